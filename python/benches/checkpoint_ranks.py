@@ -186,7 +186,7 @@ def run_rank(rank: int, world: int, port: int, job: dict[str, Any], results: Any
         writer = ft.CheckpointWriter(job["url"], provider=job["provider"])
         call = lambda: dcp.save(state, checkpoint_id=job["name"], storage_writer=writer)
     else:
-        reader = ft.CheckpointReader(job["url"], provider=job["provider"])
+        reader = ft.CheckpointReader(job["url"], provider=job["provider"], share=job["share"])
         call = lambda: dcp.load(state, checkpoint_id=job["name"], storage_reader=reader)
     result = {**job, "rank": rank, "ranks": world, **measured(call, job["counts"])}
     if not is_save:
@@ -248,6 +248,7 @@ def main() -> None:
     parser.add_argument("--loaders", type=int, nargs="+", default=[2, 1, 3], help="ranks that load")
     parser.add_argument("--providers", nargs="+", default=["soft", "shm"])
     parser.add_argument("--full", action="store_true", help="each rank has the whole state, as for DDP")
+    parser.add_argument("--no-share", action="store_true", help="each rank reads all that it needs")
     parser.add_argument("--no-counts", action="store_true", help="no thread that counts")
     parser.add_argument("--folder", type=Path, help="where the volume's file is made")
     chosen = parser.parse_args()
@@ -260,7 +261,7 @@ def main() -> None:
             for provider in chosen.providers:
                 feedrail.CheckpointStore.format(url, force=True)
                 job = {"url": url, "provider": provider, "mib": chosen.mib, "full": chosen.full}
-                job |= {"counts": not chosen.no_counts, "name": "step-1"}
+                job |= {"counts": not chosen.no_counts, "share": not chosen.no_share, "name": "step-1"}
                 run_ranks(chosen.ranks, {**job, "call": "save"})
                 for world in chosen.loaders:
                     run_ranks(world, {**job, "call": "load"})
