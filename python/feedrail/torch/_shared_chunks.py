@@ -169,7 +169,7 @@ class SharedChunks:
         self._wait(_BEGINNING, lambda: 0 not in self._progress())
 
     def close(self) -> None:
-        """Ends the part of this rank, for which the others no longer wait. Closing twice is no error."""
+        """Lets the others read without this rank. Closing twice is no error."""
         if self._fd >= 0:
             self._advance(_END)
             os.close(self._fd)
