@@ -34,6 +34,16 @@ impl World {
         let count = 1 + self.device.random.below(FILES);
         let mut files: Vec<_> = (0..count).map(|_| self.open_file(volume)).collect();
         for _ in 0..self.device.random.index(UNITS) * files.len() {
+            // What is open holds up no other change, and no deletion for want of space.
+            if self.device.random.chance(100_000) {
+                let is_made = match self.device.random.chance(500_000) {
+                    true => self.change_names(volume),
+                    false => self.delete(volume),
+                };
+                if !is_made {
+                    return false;
+                }
+            }
             let index = self.device.random.index(files.len().max(1));
             let Some(file) = files.get_mut(index) else { break };
             match self.append(volume, file, UNIT) {
@@ -85,6 +95,26 @@ impl World {
         }
     }
 
+    /// Fills the volume with a file. A deletion succeeds while it is open, and after its end.
+    pub(super) fn fill(&mut self) {
+        let mut volume = self.reopen();
+        if !self.claim(&mut volume) {
+            return;
+        }
+        let mut file = self.open_file(&mut volume);
+        while matches!(self.append(&mut volume, &mut file, UNIT), Appended::Well) {}
+        self.tally.refusals += 1;
+        assert!(self.delete(&mut volume));
+        if self.device.random.chance(500_000) {
+            assert!(self.commit_file(&mut volume, file));
+        } else {
+            volume.abort(file.save);
+        }
+        self.check_space(&volume);
+        assert!(self.delete(&mut volume));
+        self.end_leases();
+    }
+
     /// Writes the last bytes and commits, or aborts. Returns false if the session must end.
     fn close_file(&mut self, volume: &mut Volume, mut file: OpenFile) -> bool {
         let last = self.device.random.index(UNIT);
@@ -96,6 +126,10 @@ impl World {
             }
             Appended::PowerLost => return false,
         }
+        self.commit_file(volume, file)
+    }
+
+    fn commit_file(&mut self, volume: &mut Volume, file: OpenFile) -> bool {
         let place = (file.place.0.as_str(), file.place.1);
         let change = Change::new().commit(&file.save);
         match model::with_file(&self.contents, place, file.bytes) {

@@ -11,6 +11,7 @@ use splitmix64::SplitMix64;
 use uuid::Uuid;
 
 use super::device::{Ended, SimulatedDevice};
+use super::model::{self, Contents, NameChange, random_checkpoint, random_file};
 use super::world::{format, open};
 
 const REPLICAS: usize = 3;
@@ -30,8 +31,17 @@ pub(crate) struct ReplicaTally {
     pub(crate) damaged: u64,
 }
 
-/// Checkpoints in the order of their commits: names and bytes of their entries.
-type Contents = Vec<(String, Vec<u8>)>;
+/// Change that is made on all replicas.
+enum WorldChange {
+    Keep(usize),
+    Names(NameChange),
+    /// A checkpoint of one entry, or an entry of a checkpoint, with its bytes.
+    Save {
+        is_file: bool,
+        place: (String, String),
+        bytes: Vec<u8>,
+    },
+}
 
 struct World {
     set: ReplicaSet,
@@ -128,7 +138,7 @@ impl World {
     fn damage(&mut self) {
         let volumes = self.open([true; REPLICAS]);
         let is_good = |one: &Option<Replica>| one.is_some_and(|one| one.is_complete);
-        if !self.random.chance(200_000) || !facts(&volumes).iter().all(is_good) {
+        if !self.random.chance(300_000) || !facts(&volumes).iter().all(is_good) {
             return;
         }
         let index = self.random.index(REPLICAS);
@@ -240,6 +250,12 @@ impl World {
                 return None;
             }
         }
+        if let Some(&source) = currents(members).first()
+            && let Member::Current(newest) = &members[source]
+        {
+            let rest = RepairPlan::new(newest, &volume);
+            assert!(rest.copied().is_empty() && rest.deleted().is_empty(), "replicas differ");
+        }
         members[stale] = Member::Current(volume);
         Some(())
     }
@@ -318,36 +334,27 @@ impl World {
         self.publish(stale, volume, &Change::new().commit(&save)).then_some(())
     }
 
-    /// Commits a checkpoint or deletes some on the replicas that have not missed a change. Returns
-    /// whether that was acknowledged.
+    /// Makes a change on the replicas that have not missed one. Returns whether that was
+    /// acknowledged.
     fn change(&mut self, members: &mut [Member]) -> bool {
         let first = currents(members)[0];
         let Member::Current(newest) = &members[first] else { return false };
         let generation = newest.last_generation() + 1;
         let before = newest.replica().unwrap().table_generation;
-        let mut after = self.states[&before].clone();
-        let delete = self.random.chance(300_000).then(|| self.random.index(3));
-        self.saves += 1;
-        let name = format!("step-{}", self.saves);
-        let bytes: Vec<u8> = (0..self.random.index(9_000)).map(|at| (at + 7) as u8).collect();
-        match delete {
-            Some(kept) => drop(after.drain(..after.len().saturating_sub(kept))),
-            None => after.push((name.clone(), bytes.clone())),
-        }
+        let order = newest.manifest().checkpoints.iter().map(|one| one.name.as_str().to_owned());
+        let order: Vec<_> = order.collect();
+        let Some((change, after)) = self.random_change(&self.states[&before].clone(), &order)
+        else {
+            return true;
+        };
         if after != self.states[&before] {
             let replaced = self.states.insert(generation, after);
             assert!(replaced.is_none(), "two commits have one generation");
         }
         let have = self.on_each(members, |world, index, volume| {
-            if world.random.chance(200_000) {
-                // It does not answer any longer.
-                return false;
-            }
-            let change = Change::new().generation(generation);
-            match delete {
-                Some(kept) => world.publish(index, volume, &change.keep(kept)),
-                None => world.save(index, volume, change, (&name, &bytes)).is_some(),
-            }
+            // Now and then, it does not answer any longer.
+            !world.random.chance(200_000)
+                && world.make(index, volume, &change, generation).is_some()
         });
         let is_acknowledged = self.set.is_committed(have);
         if is_acknowledged {
@@ -358,21 +365,71 @@ impl World {
         is_acknowledged
     }
 
-    fn save(
+    /// Returns a change and the checkpoints after it, `None` for one that is refused.
+    fn random_change(
+        &mut self,
+        before: &Contents,
+        order: &[String],
+    ) -> Option<(WorldChange, Contents)> {
+        let mut after = before.clone();
+        let random = &mut self.random;
+        match random.below(10) {
+            0..3 => {
+                let kept = random.index(3);
+                let surplus = order.len().saturating_sub(kept);
+                order[..surplus].iter().for_each(|name| drop(after.remove(name)));
+                Some((WorldChange::Keep(kept), after))
+            }
+            3..5 => {
+                let names = NameChange::random(random, before);
+                let after = names.apply(before).ok()?;
+                Some((WorldChange::Names(names), after))
+            }
+            kind => {
+                self.saves += 1;
+                let bytes: Vec<u8> =
+                    (0..random.index(9_000)).map(|at| (at + self.saves as usize) as u8).collect();
+                let is_file = kind < 8;
+                let place = match is_file {
+                    true => (random_checkpoint(random, before), random_file(random).to_owned()),
+                    false => (format!("step-{}", self.saves), "entry".to_owned()),
+                };
+                let names = (place.0.as_str(), place.1.as_str());
+                let after = model::with_file(before, names, bytes.clone()).ok()?;
+                Some((WorldChange::Save { is_file, place, bytes }, after))
+            }
+        }
+    }
+
+    /// Makes a change on one replica, `None` if that fails.
+    fn make(
         &mut self,
         index: usize,
         volume: &mut Volume,
-        change: Change<'_>,
-        (name, bytes): (&str, &[u8]),
+        change: &WorldChange,
+        generation: u64,
     ) -> Option<()> {
-        let (checkpoint, now_ms) = (CheckpointName::new(name).unwrap(), self.now_ms);
-        let mut save = volume.begin(checkpoint, self.saves, Vec::new(), now_ms).unwrap();
-        let entry = EntryName::new("entry").unwrap();
-        let at = volume.add_entry(&mut save, entry, bytes.len() as u64).ok()?;
-        let writing = volume.write(&mut save, at, 0, bytes, now_ms).unwrap();
-        self.attempt(index, writing, bytes).then_some(())?;
-        let generation = change.commit(&save);
-        self.publish(index, volume, &generation).then_some(())
+        let with = Change::new().generation(generation);
+        let is_made = match change {
+            WorldChange::Keep(kept) => self.publish(index, volume, &with.keep(*kept)),
+            WorldChange::Names(names) => {
+                let change = names.add_to(with, self.now_ms).unwrap();
+                self.publish(index, volume, &change)
+            }
+            WorldChange::Save { is_file, place, bytes } => {
+                let (name, now_ms) = (CheckpointName::new(&place.0).unwrap(), self.now_ms);
+                let save = match is_file {
+                    true => volume.begin_entries(name, now_ms),
+                    false => volume.begin(name, self.saves, Vec::new(), now_ms),
+                };
+                let (mut save, entry) = (save.unwrap(), EntryName::new(&place.1).unwrap());
+                let at = volume.add_entry(&mut save, entry, bytes.len() as u64).ok()?;
+                let writing = volume.write(&mut save, at, 0, bytes, now_ms).unwrap();
+                self.attempt(index, writing, bytes)
+                    && self.publish(index, volume, &with.commit(&save))
+            }
+        };
+        is_made.then_some(())
     }
 }
 
@@ -386,17 +443,19 @@ fn currents(members: &[Member]) -> Vec<usize> {
     (0..members.len()).filter(is_current).collect()
 }
 
-/// Reads the checkpoints of a volume, each with one entry.
+/// Reads the checkpoints of a volume.
 fn read_all(device: &mut SimulatedDevice, volume: &Volume) -> Contents {
-    let checkpoints = volume.manifest().checkpoints.iter();
-    let read = |checkpoint: &Checkpoint| {
-        let [entry] = &checkpoint.entries[..] else { panic!("not one entry") };
-        let names = (checkpoint.name.as_str(), entry.name.as_str());
-        let plan = volume.read_plan(names.0, names.1, 0..entry.length).unwrap();
-        match device.drive(Reading::new(plan), &[]) {
-            Ended::Well(bytes) => (names.0.to_owned(), bytes.expect("good bytes")),
-            Ended::PowerLost => panic!("power is lost in a read"),
+    let mut contents = Contents::new();
+    for checkpoint in &volume.manifest().checkpoints {
+        let name = checkpoint.name.as_str();
+        for entry in &checkpoint.entries {
+            let plan = volume.read_plan(name, entry.name.as_str(), 0..entry.length).unwrap();
+            let Ended::Well(bytes) = device.drive(Reading::new(plan), &[]) else {
+                panic!("power is lost in a read")
+            };
+            let entries = contents.entry(name.to_owned()).or_default();
+            entries.insert(entry.name.as_str().to_owned(), bytes.expect("good bytes"));
         }
-    };
-    checkpoints.map(read).collect()
+    }
+    contents
 }

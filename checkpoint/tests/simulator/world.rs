@@ -68,6 +68,7 @@ pub(crate) fn run_world(seed: u64) -> Tally {
     }
     world.two_writers();
     world.end_leases();
+    world.fill();
     world.rot_in_manifest();
     world.rot();
     world.tally
@@ -96,7 +97,7 @@ impl World {
     }
 
     /// Opens the volume, and checks that it has the old or the new checkpoints.
-    fn reopen(&mut self) -> Volume {
+    pub(super) fn reopen(&mut self) -> Volume {
         let volume = open(&mut self.device, self.has_compare).expect("a volume opens");
         let seen = self.read_all(&volume).expect("what is committed can be read");
         let may_be_new = self.perhaps.take().filter(|new| *new == seen);
@@ -108,11 +109,11 @@ impl World {
     }
 
     /// Waits until no lease of one or two writers is live.
-    fn end_leases(&mut self) {
+    pub(super) fn end_leases(&mut self) {
         self.now_ms += 2 * (LEASE_MS + LEASE_GRACE_MS);
     }
 
-    fn claim(&mut self, volume: &mut Volume) -> bool {
+    pub(super) fn claim(&mut self, volume: &mut Volume) -> bool {
         let number = 1 + self.device.random.below(u64::MAX - 1);
         let lease = Lease { host: Uuid::nil(), number, expiry_ms: self.now_ms + LEASE_MS };
         let publishing = volume.publish(&Change::new().lease(lease), self.now_ms).unwrap();
@@ -163,7 +164,7 @@ impl World {
         }
     }
 
-    fn change_names(&mut self, volume: &mut Volume) -> bool {
+    pub(super) fn change_names(&mut self, volume: &mut Volume) -> bool {
         let names = NameChange::random(&mut self.device.random, &self.contents);
         let after = names.apply(&self.contents);
         let change = names.add_to(Change::new(), self.now_ms);
@@ -256,7 +257,7 @@ impl World {
         Written::PowerLost
     }
 
-    fn delete(&mut self, volume: &mut Volume) -> bool {
+    pub(super) fn delete(&mut self, volume: &mut Volume) -> bool {
         let count = self.contents.len();
         let Some(name) = self.contents.keys().nth(self.device.random.index(count)) else {
             return true;
