@@ -347,10 +347,8 @@ impl World {
         else {
             return true;
         };
-        if after != self.states[&before] {
-            let replaced = self.states.insert(generation, after);
-            assert!(replaced.is_none(), "two commits have one generation");
-        }
+        let replaced = self.states.insert(generation, after);
+        assert!(replaced.is_none(), "two commits have one generation");
         let have = self.on_each(members, |world, index, volume| {
             // Now and then, it does not answer any longer.
             !world.random.chance(200_000)
@@ -358,8 +356,9 @@ impl World {
         });
         let is_acknowledged = self.set.is_committed(have);
         if is_acknowledged {
-            let is_changed = self.states.contains_key(&generation);
-            self.acknowledged = if is_changed { generation } else { before };
+            let Member::Current(one) = &members[currents(members)[0]] else { return false };
+            // That of the table before, if the change alters nothing.
+            self.acknowledged = one.replica().unwrap().table_generation;
             self.tally.acknowledged += 1;
         }
         is_acknowledged
