@@ -5,6 +5,7 @@ mod format;
 mod get;
 mod list;
 mod metadata;
+mod mv;
 mod put;
 mod repair;
 mod rm;
@@ -20,6 +21,7 @@ use clap::{Args, Subcommand};
 use self::format::FormatVolume;
 use self::get::GetCheckpoint;
 use self::list::ListCheckpoints;
+use self::mv::MoveCheckpoint;
 use self::put::PutCheckpoint;
 use self::repair::RepairReplicas;
 use self::rm::RemoveCheckpoint;
@@ -54,6 +56,7 @@ enum CheckpointCommand {
     Verify(VerifyCheckpoint),
     Put(PutCheckpoint),
     Get(GetCheckpoint),
+    Mv(MoveCheckpoint),
     Rm(RemoveCheckpoint),
     Repair(RepairReplicas),
 }
@@ -67,8 +70,14 @@ impl CheckpointArgs {
             CheckpointCommand::Verify(verify) => verify.run(),
             CheckpointCommand::Put(put) => put.run(),
             CheckpointCommand::Get(get) => get.run(),
+            CheckpointCommand::Mv(rename) => rename.run(),
             CheckpointCommand::Rm(rm) => rm.run(),
             CheckpointCommand::Repair(repair) => repair.run(),
         }
     }
+}
+
+/// Name of a checkpoint or of entries in it, for messages.
+fn place(checkpoint: &str, entry: Option<&str>) -> String {
+    entry.map_or_else(|| checkpoint.to_owned(), |entry| format!("{checkpoint}/{entry}"))
 }

@@ -5,6 +5,7 @@ mod cache;
 mod changes;
 mod checkpoint;
 mod checkpoint_bad_input;
+mod checkpoint_files;
 mod checkpoint_interrupts;
 mod checkpoint_kills;
 mod checkpoint_replicas;
