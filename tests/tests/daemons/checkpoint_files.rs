@@ -1,4 +1,4 @@
-//! Files in checkpoints: several at once, replaced, renamed and removed.
+//! Files in checkpoints: several together, replaced, renamed and removed.
 
 use std::fs;
 use std::ops::ControlFlow;
