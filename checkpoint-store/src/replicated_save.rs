@@ -238,7 +238,7 @@ impl ReplicaSaves {
         Ok(())
     }
 
-    /// Notes that the process that was to write an entry has ended without success.
+    /// Gives up an entry that another process was to write: see [`StoreSave::withdraw`].
     pub fn withdraw(&mut self, entry: SaveEntry) {
         self.saves.iter_mut().for_each(|(_, save)| save.withdraw(entry));
     }

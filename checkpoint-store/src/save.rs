@@ -187,7 +187,9 @@ impl StoreSave {
         Ok(())
     }
 
-    /// Notes that the process that was to write an entry has ended without success.
+    /// Notes that the process that was to write an entry has failed, and has dropped its writer,
+    /// which waits for the writes in flight. After a kill of the process, leave the entry reserved:
+    /// the target may still make a write of it.
     pub fn withdraw(&mut self, SaveEntry(index): SaveEntry) {
         self.reserved.remove(&index);
     }

@@ -87,7 +87,7 @@ impl CheckpointSaveObject {
         self.with(py, |store, state| saves(state)?.accept(store, entry, &written))
     }
 
-    /// Notes that the process that was to write an entry has ended without success.
+    /// Gives up an entry that another process was to write, and whose writer was closed.
     fn withdraw(&self, py: Python<'_>, name: &str) -> PyResult<()> {
         let entry = self.take_reserved(py, name)?;
         self.with(py, |_, state| {

@@ -103,11 +103,14 @@ impl Args {
                 pause(LOOK_EVERY);
             }
             let outcome = rank.wait();
-            if outcome.status.is_some_and(|status| status.success()) {
+            let code = outcome.status.and_then(|status| status.code());
+            if code == Some(0) {
                 let written: WrittenEntry = serde_json::from_slice(&outcome.stdout)?;
                 saves.accept(&mut store, entry, &written)?;
             } else {
-                saves.withdraw(entry);
+                if code.is_some() {
+                    saves.withdraw(entry);
+                }
                 failed.get_or_insert(outcome.stderr);
             }
         }
