@@ -195,7 +195,8 @@ fn refused_connects_are_counted_by_subsystem() {
         let nqn = nqn.parse().unwrap();
         host.connect(SubsystemAddress { address: daemon.address(), nqn }).wait()
     };
-    connect(&open).unwrap();
+    // Ended earlier, a command of the connection's start would have failed.
+    let _connected = connect(&open).unwrap();
     connect(&closed).unwrap_err();
     connect("nqn.2026-01.io.feedrail:nowhere").unwrap_err();
     eventually("it is counted", || failed(&closed) > 0.0);
