@@ -41,6 +41,7 @@ mod reservation;
 mod save;
 mod stats;
 mod store;
+mod unit_buffer;
 mod unit_pipe;
 mod verify;
 mod volume_namespace;

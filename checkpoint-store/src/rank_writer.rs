@@ -16,6 +16,7 @@ use crate::options::StoreOptions;
 use crate::read::{UnitFault, read_pieces};
 use crate::replicated_store::ReplicaPlace;
 use crate::reservation::EntryReservation;
+use crate::unit_buffer;
 use crate::unit_pipe::UnitPipe;
 use crate::volume_namespace::VolumeNamespace;
 
@@ -101,28 +102,17 @@ impl RankWriter {
     /// # Errors
     /// [`StoreError::Volume`] for more bytes than the entry has; [`StoreError::ReservationEnded`];
     /// the error of this or an earlier write, if fewer replicas than a quorum are left.
-    pub fn append(&mut self, mut bytes: &[u8]) -> Result<(), StoreError> {
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), StoreError> {
         let before = self.checksums.len() as u64 * self.unit_bytes as u64 + self.part.len() as u64;
         if before + bytes.len() as u64 > self.length {
             return Err(Error::Range.into());
         }
-        while !bytes.is_empty() {
-            let taken = (self.unit_bytes - self.part.len()).min(bytes.len());
-            let (head, rest) = bytes.split_at(taken);
-            if taken == self.unit_bytes {
-                self.write_unit(head)?;
-            } else {
-                self.part.extend_from_slice(head);
-            }
-            if self.part.len() == self.unit_bytes {
-                let mut part = std::mem::take(&mut self.part);
-                self.write_unit(&part)?;
-                part.clear();
-                self.part = part;
-            }
-            bytes = rest;
-        }
-        Ok(())
+        let mut part = std::mem::take(&mut self.part);
+        let unit_bytes = self.unit_bytes;
+        let result =
+            unit_buffer::append(&mut part, unit_bytes, bytes, |unit| self.write_unit(unit));
+        self.part = part;
+        result
     }
 
     fn write_unit(&mut self, bytes: &[u8]) -> Result<(), StoreError> {

@@ -7,6 +7,7 @@ use crate::error::StoreError;
 use crate::replicated_save::ReplicaSaves;
 use crate::replicated_store::ReplicatedStore;
 use crate::save::SaveEntry;
+use crate::unit_buffer;
 
 /// An entry in the making on all replicas that have the newest checkpoints, whose bytes are
 /// appended. Readers see it after the commit, as a whole. A store can have many; each holds at most
@@ -61,27 +62,13 @@ impl ReplicaFile {
     /// # Errors
     /// [`StoreError::Volume`] if there is no space; as [`StoreSave::write_at`](crate::StoreSave),
     /// if fewer replicas than a quorum can do it. The file can then only be dropped.
-    pub fn append(
-        &mut self,
-        store: &mut ReplicatedStore,
-        mut bytes: &[u8],
-    ) -> Result<(), StoreError> {
-        while !bytes.is_empty() {
-            let (head, rest) = bytes.split_at(self.room().min(bytes.len()));
-            if head.len() == self.unit_bytes() {
-                self.write(store, head)?;
-            } else {
-                self.part.extend_from_slice(head);
-            }
-            if self.part.len() == self.unit_bytes() {
-                let mut part = std::mem::take(&mut self.part);
-                self.write(store, &part)?;
-                part.clear();
-                self.part = part;
-            }
-            bytes = rest;
-        }
-        Ok(())
+    pub fn append(&mut self, store: &mut ReplicatedStore, bytes: &[u8]) -> Result<(), StoreError> {
+        let mut part = std::mem::take(&mut self.part);
+        let unit_bytes = self.unit_bytes();
+        let result =
+            unit_buffer::append(&mut part, unit_bytes, bytes, |unit| self.write(store, unit));
+        self.part = part;
+        result
     }
 
     /// Writes a unit, or the last bytes.

@@ -34,7 +34,7 @@ impl World {
         let count = 1 + self.device.random.below(FILES);
         let mut files: Vec<_> = (0..count).map(|_| self.open_file(volume)).collect();
         for _ in 0..self.device.random.index(UNITS) * files.len() {
-            // What is open holds up no other change, and no deletion for want of space.
+            // Open files stop no other change, and no deletion for lack of space.
             if self.device.random.chance(100_000) {
                 let is_made = match self.device.random.chance(500_000) {
                     true => self.change_names(volume),
