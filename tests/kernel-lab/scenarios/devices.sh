@@ -45,7 +45,7 @@ mkdir /tmp/broken
 echo "no library" >/tmp/broken/libibverbs.so.1
 expect "No usable RDMA device: libibverbs.so.1 cannot be loaded" \
     env LD_LIBRARY_PATH=/tmp/broken timeout 60 /job/bin/feedrail devices
-refuse "rdma_rxe (rxe0).*because of this: libibverbs.so.1 cannot be loaded" \
+refuse "rdma_rxe (rxe0).*soft was chosen because: libibverbs.so.1 cannot be loaded" \
     env LD_LIBRARY_PATH=/tmp/broken /job/bin/feedrail-target --listen $KERNEL /disk/a.img
 as_nobody() { HOME=/tmp setpriv --reuid 65534 --clear-groups prlimit --memlock=65536:65536 "$@"; }
 refuse "RLIMIT_MEMLOCK is 64 KiB; raise it" \
