@@ -50,9 +50,7 @@ pub enum Error {
     #[error("{0}; the volume is as before")]
     Device(#[from] Failure),
     /// The write of the superblock failed, so that the commit may be durable or not.
-    #[error(
-        "the commit was not acknowledged: {0}; open the volume again to see whether it happened"
-    )]
+    #[error("it is unknown whether the change was made: {0}; open the volume again to see")]
     Unknown(Failure),
     /// An earlier commit failed with [`Error::Unknown`]; this [`crate::Volume`] cannot go further.
     #[error("the state of the volume is unknown; open it again")]

@@ -93,6 +93,6 @@ pub enum Failure {
     #[error("the namespace is write protected")]
     WriteProtected,
     /// Any other status, or a lost connection. A write may have been executed.
-    #[error("the namespace did not execute the operation")]
+    #[error("the operation on the namespace failed")]
     Device,
 }

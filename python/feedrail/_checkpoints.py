@@ -486,6 +486,9 @@ class CheckpointStore:
     def close(self) -> None:
         """Gives the lease back, and ends the connections. Closing twice is no error.
 
+        A lease that cannot be given back, because the target is lost, is a `RuntimeWarning`: what was
+        saved is durable, and the next writer waits for the end of the lease.
+
         Raises:
             SaveInProgress: a save has not ended.
         """

@@ -1,9 +1,10 @@
 //! A checkpoint store that several Python objects use.
 
+use std::ffi::CString;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use feedrail_checkpoint_store::{ReplicatedStore, StoreError};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyRuntimeWarning, PyValueError};
 use pyo3::prelude::*;
 
 use crate::home_only::HomeOnly;
@@ -58,7 +59,15 @@ impl SharedStore {
             }
             store.take().map_or(Ok(()), ReplicatedStore::close)
         });
-        closed.map_err(|error| store_errors::exception(py, &error))
+        match closed {
+            Err(error @ StoreError::SaveInProgress) => Err(store_errors::exception(py, &error)),
+            // What was saved is durable; only the next writer has to wait.
+            Err(error) => {
+                let message = CString::new(format!("the lease ends by its time: {error}"))?;
+                PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &message, 1)
+            }
+            Ok(()) => Ok(()),
+        }
     }
 }
 

@@ -324,6 +324,20 @@ def test_a_target_that_is_killed_keeps_what_was_committed(daemon: Daemon) -> Non
             assert bytes(one.read("x")) == random_bytes(one.step, 2 * MIB).tobytes()
 
 
+def test_a_lease_that_cannot_be_given_back_is_a_warning(daemon: Daemon) -> None:
+    store = feedrail.CheckpointStore(daemon.url, lease=2.0, loss_timeout=1.0)
+    with store.begin(1) as save:
+        save.write("x", random_bytes(1, MIB))
+        save.commit()
+    daemon.kill()
+    with pytest.warns(RuntimeWarning, match="the lease ends by its time"):
+        store.close()
+    store.close()
+    daemon.start()
+    with feedrail.CheckpointStore(daemon.url, wait=60.0) as store:
+        assert [one.step for one in store.list()] == [1]
+
+
 def test_damaged_bytes_are_found(daemon: Daemon) -> None:
     good, bad = random_bytes(1, 3 * MIB), random_bytes(2, 3 * MIB)
     with feedrail.CheckpointStore(daemon.url) as store:

@@ -118,7 +118,10 @@ impl Args {
             bail!("a rank failed: {}", error.trim());
         }
         saves.commit(&mut store)?;
-        Ok(store.close()?)
+        if let Err(error) = store.close() {
+            eprintln!("the lease ends by its time: {error}");
+        }
+        Ok(())
     }
 
     fn start_rank(
