@@ -138,7 +138,7 @@ pub(crate) const STEPS: &[CiStep] = &[
     },
     CiStep {
         name: "torch",
-        when: When::Changed(&["python", "dataset"]),
+        when: When::Changed(&["python", "dataset", "checkpoint", "checkpoint-store"]),
         reason: "what training code calls, where torch is installed",
         run: |_| with_programs("python/torch-ci.sh", &["test"]),
     },
