@@ -5,11 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use feedrail_checkpoint_store::{ReplicaFile, ReplicatedStore, StoreError};
 use pyo3::prelude::*;
 
-use crate::foreign_bytes::SourceMemory;
 use crate::home_only::HomeOnly;
 use crate::released;
 use crate::shared_store::SharedStore;
-use crate::signal_poll::SignalPoll;
+use crate::source_pieces::SourcePieces;
 
 /// A file in the making. A store can have many.
 #[pyclass(frozen, weakref, name = "EntryFile", module = "feedrail._core")]
@@ -31,25 +30,15 @@ impl EntryFileObject {
     /// run each 100 ms; what they raise leaves a part of the bytes appended.
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         released::drain(py);
-        let source = SourceMemory::of(data)?;
-        let (length, mut at) = (source.length(), 0);
-        let mut unit = Vec::new();
-        while at < length {
-            at = self.with(py, |store, open| {
+        SourcePieces::of(data)?.take_all(py, |pieces| {
+            self.with(py, |store, open| {
                 let file = &mut open.as_mut().ok_or(StoreError::SaveLost)?.file;
-                let mut signals = SignalPoll::new();
-                let mut at = at;
-                while at < length && !signals.is_due() {
-                    unit.resize(file.room().min(length - at), 0);
-                    source.copy_out(at, &mut unit);
-                    file.append(store, &unit)?;
-                    at += unit.len();
+                while let Some((_, bytes)) = pieces.next(file.room()) {
+                    file.append(store, bytes)?;
                 }
-                Ok(at)
-            })?;
-            py.check_signals()?;
-        }
-        Ok(())
+                Ok(())
+            })
+        })
     }
 
     /// Makes the file durable and visible. It has then ended, whatever the result is.

@@ -39,6 +39,7 @@ mod session;
 mod shard_table;
 mod shared_store;
 mod signal_poll;
+mod source_pieces;
 mod stalls;
 mod state;
 mod store_errors;

@@ -6,10 +6,9 @@ use feedrail_checkpoint_store::{EntryReservation, RankWriter, StoreError};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::foreign_bytes::SourceMemory;
 use crate::home_only::HomeOnly;
 use crate::released;
-use crate::signal_poll::SignalPoll;
+use crate::source_pieces::SourcePieces;
 use crate::store_errors;
 use crate::volume_places::VolumeOptions;
 
@@ -46,25 +45,15 @@ impl RankWriterObject {
     /// Writes the next bytes of the entry, which may be changed when this returns.
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
         released::drain(py);
-        let source = SourceMemory::of(data)?;
-        let (length, mut at) = (source.length(), 0);
-        let mut unit = Vec::new();
-        while at < length {
-            at = self.with(py, |writer| {
+        SourcePieces::of(data)?.take_all(py, |pieces| {
+            self.with(py, |writer| {
                 let writer = writer.as_mut().ok_or(StoreError::ReservationEnded)?;
-                let mut signals = SignalPoll::new();
-                let mut at = at;
-                while at < length && !signals.is_due() {
-                    unit.resize(writer.room().min(length - at), 0);
-                    source.copy_out(at, &mut unit);
-                    writer.append(&unit)?;
-                    at += unit.len();
+                while let Some((_, bytes)) = pieces.next(writer.room()) {
+                    writer.append(bytes)?;
                 }
-                Ok(at)
-            })?;
-            py.check_signals()?;
-        }
-        Ok(())
+                Ok(())
+            })
+        })
     }
 
     /// Waits until all bytes are durable, and returns the result for `CheckpointSave.accept`.
