@@ -1,6 +1,7 @@
-//! The system clock, by which leases are kept, and the clock of counters.
+//! The system clock, by which leases are kept, the clock of counters, and pauses.
 
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Milliseconds since 1970 (UTC).
 #[expect(clippy::disallowed_methods, reason = "leases end at a time that several machines know")]
@@ -12,4 +13,10 @@ pub(crate) fn unix_ms() -> u64 {
 #[expect(clippy::disallowed_methods, reason = "counters have the time that saves and reads took")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Waits until a time has passed.
+#[expect(clippy::disallowed_methods, reason = "a lease is contested for a time, without an event")]
+pub(crate) fn pause(time: Duration) {
+    thread::sleep(time);
 }

@@ -12,7 +12,7 @@ use feedrail_initiator::{
 };
 use nvme_proto::Status;
 
-use crate::clock::unix_ms;
+use crate::clock::{pause, unix_ms};
 use crate::error::StoreError;
 use crate::volume_namespace::VolumeNamespace;
 
@@ -169,6 +169,10 @@ impl Driver {
                 self.place.namespace.compare(offset, &expected).wait()?;
                 self.write(offset, bytes, true)
             }
+            Request::Pause { ms } => {
+                pause(Duration::from_millis(ms));
+                Ok(OperationOutcome::Done)
+            }
             Request::Deallocate { .. } => Ok(OperationOutcome::Done),
         }
     }
@@ -180,7 +184,7 @@ impl Driver {
         fua: bool,
     ) -> Result<OperationOutcome, feedrail_initiator::Error> {
         if unix_ms() >= self.fence_ms {
-            return Err(ErrorKind::Invalid("the lease ended before the write was sent").into());
+            return Ok(OperationOutcome::Failed(Failure::LeaseEnded));
         }
         let from = RegionSlice::from_vec(bytes, Grant::Persistent);
         self.transfer(|ring, namespace| match fua {

@@ -163,9 +163,14 @@ impl StoreError {
         }
     }
 
+    /// Returns whether another writer has changed the volume.
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self.volume(), Some(Error::Fenced))
+    }
+
     /// Returns whether another writer has the lease or has changed the volume.
     pub(crate) fn is_of_other_writer(&self) -> bool {
-        matches!(self, Self::Leased { .. }) || matches!(self.volume(), Some(Error::Fenced))
+        matches!(self, Self::Leased { .. }) || self.is_fenced()
     }
 
     /// Returns whether a superblock may have been written or not.

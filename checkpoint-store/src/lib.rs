@@ -51,7 +51,7 @@ pub use error::StoreError;
 pub use feedrail_checkpoint::{Lease, Signature, VolumeFormatError};
 pub use options::{FormatOptions, StoreOptions};
 pub use rank_writer::{RankWriter, WrittenEntry};
-pub use repair::RepairReport;
+pub use repair::{RepairReport, RepairScope};
 pub use replicated_file::ReplicaFile;
 pub use replicated_save::{ReplicaSaves, ReplicatedSave};
 pub use replicated_store::{ReplicaPlace, ReplicaState, ReplicatedStore};

@@ -20,6 +20,9 @@ use crate::write_pipe::WritePipe;
 /// How often a commit is attempted whose data may have been lost with a connection.
 const COMMIT_ATTEMPTS: usize = 3;
 
+/// How often a volume is opened for writing that another writer changes between.
+const OPEN_ATTEMPTS: usize = 3;
+
 /// Claim of a writer to the lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Claim {
@@ -128,6 +131,8 @@ impl OpenVolume {
         }
         match self.renew(None) {
             Err(error) if error.is_unknown() => self.settle(error, false),
+            // It ended before its superblock was sent. Within the grace period nobody takes it.
+            Err(StoreError::Volume(Error::NoLease)) => self.renew(None),
             result => result,
         }
     }
@@ -206,16 +211,16 @@ impl OpenVolume {
     }
 
     fn try_publish(&mut self, unflushed: LossMark, change: &Change<'_>) -> Result<(), StoreError> {
-        let now = unix_ms();
-        let publishing = self.volume.publish(change, now).map_err(|error| match error {
-            Error::Leased { host, expiry_ms } => {
+        let publishing = self.volume.publish(change, unix_ms()).map_err(StoreError::from);
+        let result = publishing.and_then(|one| self.driver.run_after(unflushed, one));
+        result.map_err(|error| match error {
+            StoreError::Volume(Error::Leased { host, expiry_ms }) => {
                 let end = expiry_ms.saturating_add(LEASE_GRACE_MS);
-                let rest = Duration::from_millis(end.saturating_sub(now));
+                let rest = Duration::from_millis(end.saturating_sub(unix_ms()));
                 StoreError::Leased { host, rest }
             }
-            error => error.into(),
-        })?;
-        self.driver.run_after(unflushed, publishing)
+            error => error,
+        })
     }
 
     /// Opens the volume again after a superblock may have been written, takes the lease again, and
@@ -326,6 +331,19 @@ impl OpenVolume {
         // At most 16 MiB.
         UnitPipe::new(&self.driver.place, unit_bytes as usize, self.options.staging_bytes)
     }
+}
+
+/// Opens for writing, again if another writer has changed the volume before the lease was taken.
+pub(crate) fn open_unchanged<T>(
+    mut open: impl FnMut() -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    for _ in 1..OPEN_ATTEMPTS {
+        match open() {
+            Err(error) if error.is_fenced() => {}
+            result => return result,
+        }
+    }
+    open()
 }
 
 /// Locks a volume. A thread that panicked in a call leaves it as the call found or changed it.

@@ -1,12 +1,11 @@
 //! A save on several replicas.
 
 use std::fmt;
-use std::thread;
 
 use crate::clock::unix_ms;
 use crate::error::StoreError;
 use crate::rank_writer::WrittenEntry;
-use crate::replicated_store::{ReplicatedStore, common_refusal};
+use crate::replicated_store::{ReplicatedStore, common_refusal, concurrently};
 use crate::reservation::EntryReservation;
 use crate::save::{SaveEntry, StoreSave};
 use crate::store::CheckpointStore;
@@ -116,7 +115,7 @@ impl ReplicaSaves {
         store: &mut ReplicatedStore,
         begin: impl Fn(&CheckpointStore) -> Result<StoreSave, StoreError>,
     ) -> Result<Self, StoreError> {
-        store.renew_if_due()?;
+        store.renew_replicas_if_due()?;
         let begun: Vec<_> = store.currents().map(|(index, one)| (index, begin(one))).collect();
         let mut saves = Vec::new();
         let mut results = Vec::new();
@@ -224,20 +223,6 @@ impl ReplicaSaves {
         })
     }
 
-    /// Renews the leases if one is due, for callers whose other processes write.
-    ///
-    /// # Errors
-    /// [`StoreError::Leased`] or [`StoreError::Volume`] if another writer has the volume;
-    /// [`StoreError::Device`], if fewer replicas than a quorum can do it.
-    pub fn renew_if_due(&mut self, store: &mut ReplicatedStore) -> Result<(), StoreError> {
-        store.renew_if_due()?;
-        if !store.is_replicated() {
-            store.newest()?.renew_if_due()?;
-        }
-        self.drop_lost(store);
-        Ok(())
-    }
-
     /// Gives up an entry that another process was to write: see [`StoreSave::withdraw`].
     pub fn withdraw(&mut self, entry: SaveEntry) {
         self.saves.iter_mut().for_each(|(_, save)| save.withdraw(entry));
@@ -254,7 +239,7 @@ impl ReplicaSaves {
         self.drop_lost(store);
         for (index, save) in &mut self.saves {
             // One that is lost takes its time to fail.
-            store.renew_if_due()?;
+            store.renew_replicas_if_due()?;
             let result = call(*index, save);
             if let Err(error) = &result
                 && store.is_replicated()
@@ -302,7 +287,7 @@ impl ReplicaSaves {
     /// As [`StoreSave::commit`], if no replica has it; [`StoreError::Unknown`] if fewer than a
     /// quorum have it.
     pub fn commit(mut self, store: &mut ReplicatedStore) -> Result<(), StoreError> {
-        store.renew_if_due()?;
+        store.renew_replicas_if_due()?;
         self.drop_lost(store);
         store.check_quorum(self.saves.len())?;
         // Those that were repaired since the save began miss its commit.
@@ -312,15 +297,7 @@ impl ReplicaSaves {
             store.put_away(index, StoreError::SaveLost);
         }
         let saves = std::mem::take(&mut self.saves);
-        let results = thread::scope(|scope| {
-            let spawn =
-                |(index, save): (usize, StoreSave)| (index, scope.spawn(move || save.commit()));
-            let threads: Vec<_> = saves.into_iter().map(spawn).collect();
-            let join = |(index, thread): (usize, thread::ScopedJoinHandle<'_, _>)| {
-                (index, thread.join().expect("commits do not panic"))
-            };
-            threads.into_iter().map(join).collect()
-        });
+        let results = concurrently(saves, StoreSave::commit);
         store.conclude(results)
     }
 }

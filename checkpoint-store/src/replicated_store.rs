@@ -8,7 +8,7 @@ use feedrail_checkpoint::{Change, CheckpointName, EntrySelection, Rename, Replic
 
 use crate::clock::unix_ms;
 use crate::error::StoreError;
-use crate::open_volume::Claim;
+use crate::open_volume::{Claim, open_unchanged};
 use crate::options::{FormatOptions, StoreOptions};
 use crate::stats::StoreStats;
 use crate::store::{CheckpointStore, StoredCheckpoint, StoredEntry};
@@ -164,7 +164,7 @@ impl ReplicatedStore {
         quorum: usize,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self::open(places, quorum, options)?.take_leases(false)
+        open_unchanged(|| Self::open(places.clone(), quorum, options)?.take_leases(false))
     }
 
     /// Opens replicas for [`ReplicatedStore::repair`], which is possible with one that has the
@@ -177,25 +177,40 @@ impl ReplicatedStore {
         quorum: usize,
         options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        Self { needed: 1, ..Self::open(places, quorum, options)? }.take_leases(true)
+        open_unchanged(|| {
+            let store = Self { needed: 1, ..Self::open(places.clone(), quorum, options)? };
+            store.take_leases(true)
+        })
     }
 
     /// Takes the leases of the current members, and of the stale ones for a repair.
     fn take_leases(mut self, is_repair: bool) -> Result<Self, StoreError> {
         let generation = self.writer_generation;
+        let claim = |(index, member): (usize, &Member)| match member {
+            Member::Current(store) if !self.is_replicated() => {
+                Some((index, store.clone(), Claim::Alone))
+            }
+            Member::Current(store) => Some((index, store.clone(), Claim::Replica(generation))),
+            Member::Stale(store) if is_repair => {
+                Some((index, store.clone(), Claim::StaleReplica(generation)))
+            }
+            Member::Stale(_) | Member::Away(_) => None,
+        };
+        let claims: Vec<_> = (0..).zip(&self.members).filter_map(claim).collect();
+        // Of writers that begin together, the one that gets the first replica gets all.
+        let (first, others) = claims.split_at(claims.len().min(1));
         let mut leased = 0;
-        for index in 0..self.members.len() {
-            let (store, claim) = match &self.members[index] {
-                Member::Current(store) if !self.is_replicated() => (store, Claim::Alone),
-                Member::Current(store) => (store, Claim::Replica(generation)),
-                Member::Stale(store) if is_repair => (store, Claim::StaleReplica(generation)),
-                Member::Stale(_) | Member::Away(_) => continue,
-            };
-            match store.take_lease(claim) {
-                Ok(()) => leased += 1,
-                Err(error @ StoreError::Leased { .. }) => return Err(error),
-                Err(error) if !self.is_replicated() => return Err(error),
-                Err(error) => self.put_away(index, error),
+        for claims in [first, others] {
+            let claims = claims.iter().map(|(index, store, claim)| (*index, (store, *claim)));
+            let results = concurrently(claims, |(store, claim)| store.take_lease(claim));
+            for (index, result) in results {
+                match result {
+                    Ok(()) => leased += 1,
+                    Err(error) if error.is_of_other_writer() || !self.is_replicated() => {
+                        return Err(error);
+                    }
+                    Err(error) => self.put_away(index, error),
+                }
             }
         }
         if leased < self.set.lease_quorum() { Err(self.no_quorum()) } else { Ok(self) }
@@ -205,8 +220,21 @@ impl ReplicatedStore {
         self.members.len() > 1
     }
 
-    /// Renews the leases of all members, if one of them is due.
-    pub(crate) fn renew_if_due(&mut self) -> Result<(), StoreError> {
+    /// Renews the leases if half of one has passed, for a caller that keeps them without other
+    /// calls, or has other processes write.
+    ///
+    /// # Errors
+    /// [`StoreError::Leased`] or [`StoreError::Volume`] if another writer has the volume;
+    /// [`StoreError::Device`], if fewer replicas than a quorum can do it; [`StoreError::ReadOnly`].
+    pub fn renew_if_due(&mut self) -> Result<(), StoreError> {
+        match self.is_replicated() {
+            true => self.renew_replicas_if_due(),
+            false => self.newest()?.renew_if_due(),
+        }
+    }
+
+    /// Renews the leases of several members, if one of them is due.
+    pub(crate) fn renew_replicas_if_due(&mut self) -> Result<(), StoreError> {
         // Leases may end while a member that is lost takes its time to fail. It is away then.
         while self.is_replicated() && self.currents().any(|(_, one)| one.is_renewal_due()) {
             self.on_each(|store| store.renew(None))?;
@@ -236,17 +264,7 @@ impl ReplicatedStore {
         call: impl Fn(&CheckpointStore) -> Result<(), StoreError> + Sync,
     ) -> Result<(), StoreError> {
         self.check_quorum(self.currents().count())?;
-        let results: Vec<_> = thread::scope(|scope| {
-            let spawn = |(index, store)| {
-                let call = &call;
-                (index, scope.spawn(move || call(store)))
-            };
-            let threads: Vec<_> = self.currents().map(spawn).collect();
-            let join = |(index, thread): (usize, thread::ScopedJoinHandle<'_, _>)| {
-                (index, thread.join().expect("calls of stores do not panic"))
-            };
-            threads.into_iter().map(join).collect()
-        });
+        let results = concurrently(self.currents(), call);
         self.conclude(results)
     }
 
@@ -416,7 +434,7 @@ impl ReplicatedStore {
 
     /// Makes a change on all replicas that have the newest checkpoints.
     fn change(&mut self, change: &Change<'_>) -> Result<(), StoreError> {
-        self.renew_if_due()?;
+        self.renew_replicas_if_due()?;
         self.on_each(|store| store.publish(change))
     }
 
@@ -427,6 +445,22 @@ impl ReplicatedStore {
     pub fn keep(&mut self, count: usize) -> Result<(), StoreError> {
         self.change(&Change::new().keep(count))
     }
+}
+
+/// Calls a function with what each member has for it, at the same time.
+pub(crate) fn concurrently<T: Send>(
+    members: impl IntoIterator<Item = (usize, T)>,
+    call: impl Fn(T) -> Result<(), StoreError> + Sync,
+) -> Vec<(usize, Result<(), StoreError>)> {
+    let call = &call;
+    thread::scope(|scope| {
+        let spawn = |(index, one)| (index, scope.spawn(move || call(one)));
+        let threads: Vec<_> = members.into_iter().map(spawn).collect();
+        let join = |(index, thread): (usize, thread::ScopedJoinHandle<'_, _>)| {
+            (index, thread.join().expect("calls of stores do not panic"))
+        };
+        threads.into_iter().map(join).collect()
+    })
 }
 
 /// Returns the first error if all members have refused a change before they wrote anything.

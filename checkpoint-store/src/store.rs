@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::clock::{now, unix_ms};
 use crate::driver::Driver;
 use crate::error::StoreError;
-use crate::open_volume::{Claim, OpenVolume, lock};
+use crate::open_volume::{Claim, OpenVolume, lock, open_unchanged};
 use crate::options::{FormatOptions, StoreOptions};
 use crate::read::{UnitFault, read_pieces};
 use crate::save::StoreSave;
@@ -156,17 +156,23 @@ impl CheckpointStore {
     /// [`StoreError::Leased`] while another writer has the lease, [`StoreError::WriteProtected`],
     /// and those of [`CheckpointStore::open`].
     pub fn open_writer(place: &VolumeNamespace, options: StoreOptions) -> Result<Self, StoreError> {
-        let store = Self::open(place, options)?;
-        store.take_lease(Claim::Alone)?;
-        Ok(store)
+        open_unchanged(|| {
+            let store = Self::open(place, options)?;
+            store.take_lease(Claim::Alone)?;
+            Ok(store)
+        })
     }
 
     pub(crate) fn take_lease(&self, claim: Claim) -> Result<(), StoreError> {
         self.lock().take_lease(claim)
     }
 
-    /// Renews the lease if half of it has passed.
-    pub(crate) fn renew_if_due(&self) -> Result<(), StoreError> {
+    /// Renews the lease if half of it has passed, for a caller that keeps it without other calls.
+    ///
+    /// # Errors
+    /// [`StoreError::Leased`] or [`StoreError::Volume`] if another writer has the volume;
+    /// [`StoreError::ReadOnly`], [`StoreError::Device`].
+    pub fn renew_if_due(&self) -> Result<(), StoreError> {
         self.lock().renew_if_due()
     }
 
@@ -191,6 +197,11 @@ impl CheckpointStore {
     /// Returns how to make this replica equal to the newest one, which must not be a clone of it.
     pub(crate) fn repair_plan(&self, newest: &Self) -> RepairPlan {
         RepairPlan::new(&newest.lock().volume, &self.lock().volume)
+    }
+
+    /// Returns how to repair this replica, which has missed nothing.
+    pub(crate) fn unit_repair_plan(&self) -> RepairPlan {
+        RepairPlan::of_current(&self.lock().volume)
     }
 
     /// Returns whether it is open for writing, and has not given its lease back.
@@ -426,6 +437,19 @@ impl CheckpointStore {
     pub(crate) fn check_manifest(&self) -> Result<[bool; 2], StoreError> {
         let OpenVolume { driver, volume, .. } = &mut *self.lock();
         driver.run(volume.check_manifest())
+    }
+
+    /// Rewrites a unit of an entry with these bytes, which must have its checksum.
+    pub(crate) fn rewrite(
+        &self,
+        checkpoint: &str,
+        entry: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), StoreError> {
+        let OpenVolume { driver, volume, .. } = &mut *self.lock();
+        let rewriting = volume.rewrite(checkpoint, entry, offset, bytes, unix_ms())?;
+        driver.run(rewriting)
     }
 
     /// Takes the memory of a read back.

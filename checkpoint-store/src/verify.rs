@@ -1,6 +1,6 @@
 //! Verification of checkpoints: all their bytes are read.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use feedrail_initiator::Error;
 
@@ -60,21 +60,26 @@ impl CheckpointStore {
         let mut report = VerifyReport { damaged_manifest_copies, ..VerifyReport::default() };
         for name in names {
             for entry in self.entries(&name)? {
-                self.verify_entry(&name, &entry.name, entry.length, progress, &mut report)?;
+                let damaged = self.verify_range(&name, &entry.name, 0..entry.length, progress)?;
+                report.damaged.extend(damaged);
+                report.entries += 1;
+                report.bytes += entry.length;
             }
         }
         Ok(report)
     }
 
-    fn verify_entry(
+    /// Reads a range of an entry, which begins with a unit, and returns the units that are damaged,
+    /// in their order.
+    pub(crate) fn verify_range(
         &self,
         checkpoint: &str,
         entry: &str,
-        length: u64,
+        range: Range<u64>,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-        report: &mut VerifyReport,
-    ) -> Result<(), StoreError> {
-        let (plan, mut pipe) = self.begin_read(checkpoint, entry, 0..length)?;
+    ) -> Result<Vec<DamagedUnit>, StoreError> {
+        let from = range.start;
+        let (plan, mut pipe) = self.begin_read(checkpoint, entry, range)?;
         let mut damaged = Vec::new();
         let result = read_pieces(&mut pipe, &plan, &mut |index, bytes| {
             let cause = match bytes {
@@ -93,16 +98,14 @@ impl CheckpointStore {
         result?;
         damaged.sort_unstable_by_key(|(index, _)| *index);
         let unit_bytes = self.unit_bytes();
-        report.damaged.extend(damaged.into_iter().map(|(index, cause)| DamagedUnit {
+        let unit = |(index, cause): (usize, Option<Error>)| DamagedUnit {
             checkpoint: checkpoint.to_owned(),
             entry: entry.to_owned(),
-            offset: index as u64 * unit_bytes,
+            offset: from + index as u64 * unit_bytes,
             length: plan.pieces[index].length as u64,
             namespace_offset: plan.pieces[index].offset,
             cause,
-        }));
-        report.entries += 1;
-        report.bytes += length;
-        Ok(())
+        };
+        Ok(damaged.into_iter().map(unit).collect())
     }
 }

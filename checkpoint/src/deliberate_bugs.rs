@@ -57,10 +57,18 @@ pub enum Bug {
     ReplaceUnasked,
     /// An entry grows into the units behind it, whoever has them.
     GrowInPlace,
+    /// A writer that has taken the lease does not read it again.
+    SkipSecondRead,
+    /// A repair does not look for damaged units.
+    ForgetUnits,
+    /// A unit is rewritten with bytes that do not have its checksum.
+    RewriteUnverified,
+    /// A rewritten unit is not durable.
+    RewriteInCache,
 }
 
 /// Every bug, in the order of the simulator's report.
-pub const BUGS: [Bug; 25] = [
+pub const BUGS: [Bug; 29] = [
     Bug::SkipFlush,
     Bug::SkipFua,
     Bug::OverwriteNewest,
@@ -86,6 +94,10 @@ pub const BUGS: [Bug; 25] = [
     Bug::KeepEmpty,
     Bug::ReplaceUnasked,
     Bug::GrowInPlace,
+    Bug::SkipSecondRead,
+    Bug::ForgetUnits,
+    Bug::RewriteUnverified,
+    Bug::RewriteInCache,
 ];
 
 /// The injected [`Bug`] as a number, zero for none.

@@ -77,7 +77,8 @@ pub enum Error {
     /// Another writer has changed the volume since it was opened.
     #[error("another writer has the volume; open it again, and save again when that one has ended")]
     Fenced,
-    /// Another writer has a lease that has not ended, or ended less than the grace time ago.
+    /// Another writer has a lease that has not ended, or ended less than the grace time ago. It may
+    /// have taken it at the same time as this one, which then has none.
     #[error("the volume is leased by host {host} until {expiry_ms} ms; wait, or end that writer")]
     Leased {
         /// Host of that writer.

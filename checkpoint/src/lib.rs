@@ -35,5 +35,5 @@ pub use superblock::{
 };
 pub use volume::{
     Change, Formatting, ManifestCheck, NamespaceAttributes, Opening, Publishing, ReadPiece,
-    ReadPlan, Reading, Rename, RepairPlan, RepairStep, Save, UnitWrite, Volume, Writing,
+    ReadPlan, Reading, Rename, RepairPlan, RepairStep, Rewriting, Save, UnitWrite, Volume, Writing,
 };

@@ -53,6 +53,12 @@ pub enum Request {
         /// Bytes that are written if it has them.
         bytes: Vec<u8>,
     },
+    /// No command: time passes, in which a command that another writer has sent arrives. Its
+    /// outcome is [`OperationOutcome::Done`].
+    Pause {
+        /// Milliseconds until the outcome.
+        ms: u64,
+    },
 }
 
 /// Source of the bytes of a write.
@@ -74,7 +80,7 @@ pub enum WritePayload {
 pub enum OperationOutcome {
     /// A Read succeeded and returned these bytes.
     Data(Vec<u8>),
-    /// A command without returned data succeeded: a write, a Flush or a Deallocate.
+    /// A request without returned data succeeded: a write, a Flush, a Deallocate or a pause.
     Done,
     /// The command failed for this reason.
     Failed(Failure),
@@ -92,6 +98,9 @@ pub enum Failure {
     /// NVMe status Namespace is Write Protected: nothing was written.
     #[error("the namespace is write protected")]
     WriteProtected,
+    /// The driver did not send a write, since the lease had ended.
+    #[error("the lease ended before the write was sent")]
+    LeaseEnded,
     /// Any other status, or a lost connection. A write may have been executed.
     #[error("the operation on the namespace failed")]
     Device,

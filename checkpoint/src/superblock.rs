@@ -17,6 +17,10 @@ pub const SUPERBLOCK_OFFSETS: [u64; 2] = [0, 65_536];
 /// its writer may still arrive at the namespace.
 pub const LEASE_GRACE_MS: u64 = 30_000;
 
+/// Pause of a writer that has taken the lease before it reads the superblocks again, in
+/// milliseconds. A writer that found the lease free at the same time writes its own in that time.
+pub(crate) const LEASE_SETTLE_MS: u64 = 200;
+
 /// First byte behind the superblocks. Data and manifests begin there, rounded up to a unit.
 const DATA_OFFSET: u64 = 131_072;
 /// Maximum length of a manifest, in bytes.

@@ -84,7 +84,9 @@ pub fn execute<P: Procedure>(
                 namespace[range(offset, length)].fill(0);
                 OperationOutcome::Done
             }
-            Request::Flush | Request::CompareAndWrite { .. } => OperationOutcome::Done,
+            Request::Flush | Request::CompareAndWrite { .. } | Request::Pause { .. } => {
+                OperationOutcome::Done
+            }
         };
         run.complete(operation.id, outcome);
     }

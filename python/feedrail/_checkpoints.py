@@ -99,12 +99,16 @@ class RepairReport:
         copied: Names of the checkpoints that it got.
         deleted: Names of the checkpoints that it had and the newest replica has not.
         nbytes: Bytes that were copied.
+        rewritten: Number of damaged units that were rewritten with the bytes of another replica.
+        damaged: Units that are still damaged, since no other replica has their bytes.
     """
 
     url: str
     copied: tuple[str, ...]
     deleted: tuple[str, ...]
     nbytes: int
+    rewritten: int
+    damaged: tuple[DamagedUnit, ...]
 
 
 class Checkpoint:
@@ -271,10 +275,10 @@ class CheckpointStore:
     each call raises `ForkedHandleError`.
 
     A writer has the lease of the volume, which keeps other writers away. Calls renew it when half
-    of it has passed; a store that is idle for longer keeps it only until another writer takes it.
-    `close` gives it back, as does the end of the `with` block, which aborts a save that has not
-    ended, and that of the interpreter. If the
-    process is killed, the next writer can begin after the rest of the lease and 30 s.
+    of it has passed; a store that is idle for longer keeps it only until another writer takes it,
+    unless `renew` is called. `close` gives it back, as does the end of the `with` block, which
+    aborts a save that has not ended, and that of the interpreter. If the process is killed, the next
+    writer can begin after the rest of the lease and 30 s.
     """
 
     def __init__(
@@ -434,16 +438,33 @@ class CheckpointStore:
         """Deletes all checkpoints but the last `count`."""
         self._volume.keep(count)
 
+    def renew(self) -> None:
+        """Renews the lease if half of it has passed, as calls that write do. It may be called from
+        another thread, while a job computes between two of them.
+
+        Raises:
+            Leased, LeaseLost: another writer has the volume.
+        """
+        self._volume.renew()
+
     def verify(self, name: str | None = None) -> VerifyReport:
         """Reads a checkpoint, or all, from each current replica, and compares all checksums."""
         nbytes, damaged, manifests = self._volume.verify(name)
-        units = tuple(DamagedUnit(self._urls[replica], *unit) for replica, unit in damaged)
+        units = self._damaged_units(damaged)
         return VerifyReport(nbytes, units, tuple(self._urls[replica] for replica in manifests))
 
-    def repair(self) -> tuple[RepairReport, ...]:
+    def repair(self, *, missed_only: bool = False) -> tuple[RepairReport, ...]:
         """Connects to all replicas again, and makes the stale ones equal to the newest.
 
-        It needs no quorum of current replicas, and takes the lease while it runs.
+        All bytes of all replicas are then read, and units that are damaged on one are rewritten with
+        the bytes of another. It needs no quorum of current replicas, and takes the lease while it
+        runs.
+
+        Args:
+            missed_only: Do not read all bytes to find damaged units.
+
+        Returns:
+            What was done to each replica that was stale or had damaged units.
 
         Raises:
             Leased: another writer has the lease, also of a stale replica.
@@ -453,13 +474,20 @@ class CheckpointStore:
         try:
             self._open("repair")
             # A replica that was lost may have a lease of its own.
-            reports = self._wait_for_lease(self._volume.repair)
+            reports = self._wait_for_lease(lambda: self._volume.repair(missed_only))
             self._volume.close()
         finally:
             self._open(self._mode)
         return tuple(
-            RepairReport(self._urls[replica], tuple(copied), tuple(deleted), nbytes)
-            for replica, copied, deleted, nbytes in reports
+            RepairReport(
+                self._urls[replica],
+                tuple(copied),
+                tuple(deleted),
+                nbytes,
+                rewritten,
+                self._damaged_units(damaged),
+            )
+            for replica, copied, deleted, nbytes, rewritten, damaged in reports
         )
 
     def refresh(self) -> None:
@@ -503,6 +531,11 @@ class CheckpointStore:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a CheckpointStore cannot be pickled: open one in the process that uses it")
+
+    def _damaged_units(
+        self, parts: Sequence[tuple[int, tuple[str, str, int, int, int]]]
+    ) -> tuple[DamagedUnit, ...]:
+        return tuple(DamagedUnit(self._urls[replica], *unit) for replica, unit in parts)
 
     def _open(self, mode: str) -> None:
         self._volume = self._wait_for_lease(

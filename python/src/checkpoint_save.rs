@@ -8,11 +8,10 @@ use feedrail_checkpoint_store::{
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::foreign_bytes::SourceMemory;
 use crate::home_only::HomeOnly;
 use crate::released;
 use crate::shared_store::SharedStore;
-use crate::signal_poll::SignalPoll;
+use crate::source_pieces::SourcePieces;
 
 /// A checkpoint in the making: `feedrail.CheckpointSave` wraps it.
 #[pyclass(frozen, weakref, name = "CheckpointSave", module = "feedrail._core")]
@@ -40,30 +39,21 @@ impl CheckpointSaveObject {
     /// signals run each 100 ms; what they raise leaves the entry incomplete.
     fn write(&self, py: Python<'_>, name: &str, data: &Bound<'_, PyAny>) -> PyResult<()> {
         released::drain(py);
-        let source = SourceMemory::of(data)?;
-        let length = source.length();
+        let pieces = SourcePieces::of(data)?;
         let (entry, unit_bytes) = self.with(py, |store, state| {
             let saves = saves(state)?;
-            Ok((saves.add(store, name, length as u64)?, saves.unit_bytes() as usize))
+            let entry = saves.add(store, name, pieces.length() as u64)?;
+            Ok((entry, saves.unit_bytes() as usize))
         })?;
-        let mut unit = vec![0; unit_bytes.min(length)];
-        let mut at = 0;
-        while at < length {
-            at = self.with(py, |store, state| {
+        pieces.take_all(py, |pieces| {
+            self.with(py, |store, state| {
                 let saves = saves(state)?;
-                let mut signals = SignalPoll::new();
-                let mut at = at;
-                while at < length && !signals.is_due() {
-                    let part = &mut unit[..unit_bytes.min(length - at)];
-                    source.copy_out(at, part);
-                    saves.write_at(store, entry, at as u64, part)?;
-                    at += part.len();
+                while let Some((offset, bytes)) = pieces.next(unit_bytes) {
+                    saves.write_at(store, entry, offset as u64, bytes)?;
                 }
-                Ok(at)
-            })?;
-            py.check_signals()?;
-        }
-        Ok(())
+                Ok(())
+            })
+        })
     }
 
     /// Adds an entry that another process writes, and returns its reservation as JSON.
@@ -94,11 +84,6 @@ impl CheckpointSaveObject {
             saves(state)?.withdraw(entry);
             Ok(())
         })
-    }
-
-    /// Renews the lease if half of it has passed.
-    fn renew(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |store, state| saves(state)?.renew_if_due(store))
     }
 
     /// Makes the checkpoint durable and visible. The save has then ended, whatever the result is.

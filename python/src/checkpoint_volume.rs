@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use feedrail_checkpoint_store::{
-    CheckpointStore, FormatOptions, RepairReport, ReplicaState, ReplicatedStore, StoreError,
-    VerifyReport,
+    CheckpointStore, DamagedUnit, FormatOptions, RepairReport, RepairScope, ReplicaState,
+    ReplicatedStore, StoreError, VerifyReport,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -25,8 +25,9 @@ type CheckpointParts<'py> = (String, u64, u64, Bound<'py, PyBytes>, usize, u64);
 /// damaged unit.
 type DamagedParts = (usize, (String, String, u64, u64, u64));
 
-/// Replica, names of the checkpoints that it got and of those deleted on it, and bytes copied.
-type RepairParts = (usize, Vec<String>, Vec<String>, u64);
+/// Replica, names of the checkpoints that it got and of those deleted on it, bytes copied, units
+/// rewritten, and units that are still damaged.
+type RepairParts = (usize, Vec<String>, Vec<String>, u64, usize, Vec<DamagedParts>);
 
 /// Saves, their bytes and seconds, reads, their bytes and seconds, and failed reads of a replica.
 type StoreStatsParts = (u64, u64, f64, u64, u64, f64, u64);
@@ -189,6 +190,12 @@ impl CheckpointVolumeObject {
         self.shared.with(py, |store| store.keep(count))
     }
 
+    /// Renews the lease if half of it has passed.
+    fn renew(&self, py: Python<'_>) -> PyResult<()> {
+        released::drain(py);
+        self.shared.with(py, ReplicatedStore::renew_if_due)
+    }
+
     /// Reads a checkpoint, or all, from each replica that has the newest ones. Returns the bytes
     /// that were read, the damaged units, and the replicas with a damaged manifest.
     fn verify(
@@ -208,21 +215,24 @@ impl CheckpointVolumeObject {
             if report.damaged_manifest_copies.contains(&true) {
                 manifests.push(replica);
             }
-            damaged.extend(report.damaged.into_iter().map(|unit| {
-                let place = (unit.offset, unit.length, unit.namespace_offset);
-                (replica, (unit.checkpoint, unit.entry, place.0, place.1, place.2))
-            }));
+            let units = report.damaged.into_iter();
+            damaged.extend(units.map(|unit| damaged_parts(replica, unit)));
         }
         Ok((bytes, damaged, manifests))
     }
 
-    /// Makes stale replicas equal to the newest.
-    fn repair(&self, py: Python<'_>) -> PyResult<Vec<RepairParts>> {
+    /// Makes stale replicas equal to the newest, and rewrites damaged units unless `missed_only`.
+    fn repair(&self, py: Python<'_>, missed_only: bool) -> PyResult<Vec<RepairParts>> {
         released::drain(py);
+        let scope = if missed_only { RepairScope::Missed } else { RepairScope::AllUnits };
         let mut signals = SignalPoll::new();
-        let reports = self.shared.with(py, |store| store.repair(&mut |_| signals.poll()));
+        let reports = self.shared.with(py, |store| store.repair(scope, &mut |_| signals.poll()));
         signals.finish()?;
-        let parts = |one: RepairReport| (one.replica, one.copied, one.deleted, one.bytes);
+        let parts = |one: RepairReport| {
+            let damaged = one.damaged.into_iter().map(|unit| damaged_parts(one.replica, unit));
+            let damaged = damaged.collect();
+            (one.replica, one.copied, one.deleted, one.bytes, one.rewritten, damaged)
+        };
         Ok(reports?.into_iter().map(parts).collect())
     }
 
@@ -273,6 +283,11 @@ impl CheckpointVolumeObject {
         released::drain(py);
         self.shared.close(py)
     }
+}
+
+fn damaged_parts(replica: usize, unit: DamagedUnit) -> DamagedParts {
+    let DamagedUnit { checkpoint, entry, offset, length, namespace_offset, .. } = unit;
+    (replica, (checkpoint, entry, offset, length, namespace_offset))
 }
 
 impl CheckpointVolumeObject {

@@ -95,7 +95,9 @@ fn volume_class(error: &Error) -> &'static str {
         Error::Device(Failure::WriteProtected) => "AccessDenied",
         Error::Unknown(_) | Error::Reopen => "CommitUnknown",
         Error::Occupied(_) => "VolumeOccupied",
-        Error::Fenced | Error::NoLease | Error::Device(Failure::Miscompare) => "LeaseLost",
+        Error::Fenced
+        | Error::NoLease
+        | Error::Device(Failure::Miscompare | Failure::LeaseEnded) => "LeaseLost",
         Error::Leased { .. } => "Leased",
         Error::Exists(_) => "CheckpointExists",
         Error::Missing(_) => "NotFound",

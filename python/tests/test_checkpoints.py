@@ -566,6 +566,50 @@ def test_a_replica_that_was_killed_is_repaired(volume: Volume) -> None:
             assert bytes(store["step-2"].read("y")) == random_bytes(3, 3 * MIB).tobytes()
 
 
+def test_damaged_units_are_rewritten(volume: Volume) -> None:
+    daemons = [volume() for _ in range(3)]
+    urls = [daemon.url for daemon in daemons]
+    feedrail.CheckpointStore.format(urls)
+    data = random_bytes(1, 3 * MIB + 5)
+    with feedrail.CheckpointStore(urls) as store:
+        with store.begin(1) as save:
+            save.write("x", data)
+            save.commit()
+        damage(daemons[1], data[MIB : MIB + 64].tobytes())
+        (unit,) = store.verify().damaged
+        assert (unit.url, unit.entry, unit.offset) == (urls[1], "x", MIB)
+        assert store.repair(missed_only=True) == ()
+        (report,) = store.repair()
+        assert (report.url, report.rewritten, report.damaged) == (urls[1], 1, ())
+        assert store.verify() and store.repair() == ()
+        for daemon in daemons:
+            damage(daemon, data[:64].tobytes())
+        reports = store.repair()
+        assert [len(report.damaged) for report in reports] == [1, 1, 1]
+
+
+def damage(daemon: Daemon, data: bytes) -> None:
+    """Flips a bit of bytes that are in the image of a volume."""
+    image = image_of(daemon)
+    place = image.read_bytes().index(data)
+    with image.open("r+b") as file:
+        file.seek(place)
+        file.write(bytes([data[0] ^ 1]))
+
+
+def test_a_lease_is_kept_between_saves(daemon: Daemon) -> None:
+    with feedrail.CheckpointStore(daemon.url, lease=2.0) as store:
+        first = store.summary["generation"]
+        while store.summary["generation"] == first:
+            store.renew()
+            time.sleep(0.05)
+    with (
+        feedrail.CheckpointStore(daemon.url, mode="r") as store,
+        pytest.raises(feedrail.AccessDenied),
+    ):
+        store.renew()
+
+
 def missing(urls: list[str]) -> list[str]:
     """URLs of replicas where nothing listens."""
     return [url.replace(":4420", ":4421") for url in (urls[0], urls[2])]

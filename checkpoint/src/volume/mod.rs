@@ -1,5 +1,6 @@
 //! Open volumes, and the procedures that format, open, change and read volumes.
 
+mod change;
 mod edit;
 mod format;
 mod manifest_check;
@@ -7,23 +8,26 @@ mod open;
 mod publish;
 mod read;
 mod repair;
+mod rewrite;
 mod save;
 
 use crate::allocation::{Extent, FreeSpace};
 use crate::deliberate_bugs::{self, Bug};
 use crate::error::Error;
 use crate::manifest::{CheckpointTable, TableOrigin};
-use crate::operation::OperationOutcome;
+use crate::operation::{Failure, OperationOutcome};
 use crate::replicas::Replica;
 use crate::superblock::{Lease, Superblock};
 
+pub use change::Change;
 pub use edit::Rename;
 pub use format::Formatting;
 pub use manifest_check::ManifestCheck;
 pub use open::Opening;
-pub use publish::{Change, Publishing};
+pub use publish::Publishing;
 pub use read::{ReadPiece, ReadPlan, Reading};
 pub use repair::{RepairPlan, RepairStep};
+pub use rewrite::Rewriting;
 pub use save::{Save, UnitWrite, Writing};
 
 /// Attributes of the namespace that a volume lies on.
@@ -131,6 +135,7 @@ fn data(outcome: OperationOutcome) -> Result<Vec<u8>, Error> {
     match outcome {
         OperationOutcome::Data(bytes) => Ok(bytes),
         OperationOutcome::Done => Ok(Vec::new()),
+        OperationOutcome::Failed(Failure::LeaseEnded) => Err(Error::NoLease),
         OperationOutcome::Failed(failure) => Err(failure.into()),
     }
 }

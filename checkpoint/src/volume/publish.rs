@@ -1,8 +1,7 @@
-//! Changes of a volume; each is committed by the write of one superblock.
+//! Commits: each makes a change of a volume by the write of one superblock.
 
-use super::edit::{Edit, Rename};
+use super::change::Change;
 use super::open::superblock_reads;
-use super::save::Save;
 use super::{Volume, all_done, data};
 use crate::allocation::Extent;
 use crate::deliberate_bugs::{self, Bug};
@@ -10,150 +9,13 @@ use crate::error::{Error, VolumeFormatError};
 use crate::manifest::{CheckpointTable, TableOrigin};
 use crate::operation::{Failure, OperationOutcome, Request, WritePayload};
 use crate::run::{Procedure, ProcedureStep};
-use crate::selection::EntrySelection;
-use crate::superblock::{LEASE_GRACE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
-
-/// Change of a volume: commits, renames, removals and a change of the lease that take effect
-/// together.
-#[derive(Clone, Debug, Default)]
-pub struct Change<'a> {
-    edits: Vec<Edit<'a>>,
-    lease: Option<Option<Lease>>,
-    generation: Option<u64>,
-    repair: Option<RepairChange>,
-}
-
-/// Part of a change that belongs to the repair of a replica.
-#[derive(Clone, Copy, Debug)]
-enum RepairChange {
-    /// The table becomes incomplete if the replica has lost a commit by damage.
-    Claim,
-    /// The table becomes incomplete.
-    Begin,
-    /// The table becomes that of the commit of this generation.
-    End(u64),
-}
-
-impl<'a> Change<'a> {
-    /// Makes a change that does nothing.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds the commit of a save, whose entries must be written.
-    #[must_use]
-    pub fn commit(self, save: &'a Save) -> Self {
-        self.edit(Edit::Commit(save))
-    }
-
-    /// Adds the deletion of a checkpoint by name.
-    #[must_use]
-    pub fn delete(self, name: &str) -> Self {
-        self.remove(name, EntrySelection::Whole)
-    }
-
-    /// Adds the removal of entries of a checkpoint, which is deleted with its last entry.
-    #[must_use]
-    pub fn remove(self, checkpoint: &str, selection: EntrySelection) -> Self {
-        self.edit(Edit::Remove(checkpoint.to_owned(), selection))
-    }
-
-    /// Adds a rename of a checkpoint or of entries.
-    #[must_use]
-    pub fn rename(self, rename: Rename) -> Self {
-        self.edit(Edit::Rename(rename))
-    }
-
-    /// Adds the deletion of all checkpoints but the last `count`, those of saves before included.
-    #[must_use]
-    pub fn keep(self, count: usize) -> Self {
-        self.edit(Edit::Keep(count))
-    }
-
-    fn edit(mut self, edit: Edit<'a>) -> Self {
-        self.edits.push(edit);
-        self
-    }
-
-    /// Takes the lease, or renews it if this writer has it.
-    #[must_use]
-    pub fn lease(mut self, lease: Lease) -> Self {
-        self.lease = Some(Some(lease));
-        self
-    }
-
-    /// Releases the lease, so that another writer can take it immediately.
-    #[must_use]
-    pub fn release(mut self) -> Self {
-        self.lease = Some(None);
-        self
-    }
-
-    /// Gives the superblock this generation instead of the next one. A writer of replicas gives all
-    /// of them the same; see [`crate::ReplicaSet`].
-    #[must_use]
-    pub fn generation(mut self, generation: u64) -> Self {
-        self.generation = Some(generation);
-        self
-    }
-
-    /// Takes the lease of a replica that will be repaired. If a commit was lost on it by damage,
-    /// its table is marked as incomplete, since the new superblock hides the damage.
-    #[must_use]
-    pub fn lease_for_repair(mut self, lease: Lease) -> Self {
-        self.repair = Some(RepairChange::Claim);
-        self.lease(lease)
-    }
-
-    /// Marks the table as incomplete. It stays so, whatever is committed, until the repair ends.
-    #[must_use]
-    pub(super) fn begin_repair(mut self) -> Self {
-        self.repair = Some(RepairChange::Begin);
-        self
-    }
-
-    /// Marks the table as complete: the copy of that of this generation.
-    #[must_use]
-    pub(super) fn end_repair(mut self, generation: u64) -> Self {
-        self.repair = Some(RepairChange::End(generation));
-        self
-    }
-
-    /// Returns the commit that made the table after the change, which has this generation.
-    fn origin(&self, volume: &Volume, is_same: bool, generation: u64) -> TableOrigin {
-        let forgets = deliberate_bugs::has(Bug::ForgetDamage);
-        let has_lost = volume.is_fallen_back();
-        let incomplete = || match volume.origin {
-            TableOrigin::Committed(before) => {
-                TableOrigin::Incomplete { before: (!has_lost).then_some(before) }
-            }
-            incomplete @ TableOrigin::Incomplete { .. } => incomplete,
-        };
-        match (self.repair, volume.origin) {
-            (Some(RepairChange::Claim), _) if has_lost && !forgets => incomplete(),
-            (Some(RepairChange::Begin), _) => incomplete(),
-            (Some(RepairChange::End(copied)), _) => TableOrigin::Committed(copied),
-            (_, TableOrigin::Committed(_)) if !is_same => TableOrigin::Committed(generation),
-            (_, unchanged) => unchanged,
-        }
-    }
-
-    /// Returns the table after the change, and the extents that the change frees.
-    fn apply(&self, table: &CheckpointTable) -> Result<(CheckpointTable, Vec<Extent>), Error> {
-        let (mut after, mut freed) = (table.clone(), Vec::new());
-        self.edits.iter().try_for_each(|edit| edit.apply(&mut after, &mut freed))?;
-        Ok((after, freed))
-    }
-
-    /// Whether the table may get longer.
-    fn adds(&self) -> bool {
-        !self.edits.iter().all(Edit::is_removal)
-    }
-}
+use crate::superblock::{LEASE_GRACE_MS, LEASE_SETTLE_MS, Lease, SUPERBLOCK_OFFSETS, Superblock};
 
 /// Procedure that commits a change: compares the superblocks with those that the volume knows,
 /// writes two copies of the manifest to free units, flushes, and overwrites the older superblock.
-/// A manifest that the change does not alter is written only if a copy is damaged.
+/// A manifest that the change does not alter is written only if a copy is damaged. A change that
+/// takes the lease then pauses and compares the superblocks again, since another writer may have
+/// found the lease free too.
 #[derive(Debug)]
 pub struct Publishing<'a> {
     volume: &'a mut Volume,
@@ -164,6 +26,8 @@ pub struct Publishing<'a> {
     manifest: Option<Vec<u8>>,
     manifest_extents: [Extent; 2],
     freed: Vec<Extent>,
+    /// Whether the change takes the lease, which this writer does not have or no longer has.
+    is_claim: bool,
     state: State,
 }
 
@@ -174,6 +38,12 @@ enum State {
     Manifest,
     Flush,
     Superblock,
+    /// The superblock with the lease is written, and another writer may still overwrite it.
+    Pause,
+    /// Both superblocks are read again.
+    Confirm,
+    /// The superblocks are read to learn who has the lease.
+    Refused,
     Deallocate,
 }
 
@@ -242,9 +112,23 @@ impl Volume {
             manifest_extents[0].first = freed[0].first;
             next.manifest_units[0] = freed[0].first;
         }
-        let state = State::Begin;
-        let volume = self;
-        Ok(Publishing { volume, next, table, origin, manifest, manifest_extents, freed, state })
+        // Once its own lease has ended, another writer may take it.
+        let has_it = |lease: Lease| {
+            let held = self.superblock.lease.filter(|held| now_ms < held.expiry_ms);
+            held.is_some_and(|held| held.number == lease.number)
+        };
+        let is_claim = lease.is_some_and(|lease| !has_it(lease));
+        Ok(Publishing {
+            volume: self,
+            next,
+            table,
+            origin,
+            manifest,
+            manifest_extents,
+            freed,
+            is_claim,
+            state: State::Begin,
+        })
     }
 
     /// Allocates the copies of the next manifest. A change that adds something, and passes the
@@ -302,20 +186,48 @@ impl Volume {
 }
 
 impl Publishing<'_> {
-    /// Fails if the superblocks are not those that the volume has read or written last.
-    fn check(&self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
-        for (index, outcome) in outcomes.into_iter().enumerate() {
-            let bytes = match data(outcome) {
-                // This superblock could not be read when the volume was opened either.
-                Err(_) if self.volume.raw[index].is_empty() => continue,
-                bytes => bytes?,
-            };
-            let is_same = bytes == self.volume.raw[index] || self.volume.raw[index].is_empty();
-            if !is_same && !deliberate_bugs::has(Bug::IgnoreFence) {
-                return Err(Error::Fenced);
+    /// Fails if superblocks A and B are not these. An empty one could not be read when the volume
+    /// was opened, and may have any bytes.
+    fn check(&self, expected: &[Vec<u8>; 2], outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
+        let mut is_same = true;
+        let mut found = Vec::new();
+        for (expected, outcome) in expected.iter().zip(outcomes) {
+            match data(outcome) {
+                Ok(bytes) => {
+                    is_same &= expected.is_empty() || bytes == *expected;
+                    found.push(bytes);
+                }
+                Err(_) if expected.is_empty() => {}
+                Err(error) => return Err(error),
             }
         }
-        Ok(())
+        let is_accepted = is_same || deliberate_bugs::has(Bug::IgnoreFence);
+        if is_accepted { Ok(()) } else { Err(self.fenced(&found)) }
+    }
+
+    /// Returns the error for superblocks that another writer has changed to these.
+    fn fenced(&self, found: &[Vec<u8>]) -> Error {
+        let found = found.iter().filter_map(|bytes| Superblock::decode(bytes).ok());
+        let newest = found.max_by_key(|superblock| superblock.generation);
+        match newest.and_then(|newest| newest.lease).filter(|_| self.is_claim) {
+            Some(Lease { host, expiry_ms, .. }) => Error::Leased { host, expiry_ms },
+            None => Error::Fenced,
+        }
+    }
+
+    /// Fails if another writer has taken the lease too.
+    fn confirm(&mut self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
+        let mut expected = self.volume.raw.clone();
+        expected[self.volume.older()] = self.next.encode();
+        self.check(&expected, outcomes).map_err(|error| match error {
+            Error::Device(failure) => self.unknown(failure),
+            error => error,
+        })
+    }
+
+    fn unknown(&mut self, failure: Failure) -> Error {
+        self.volume.is_unknown = true;
+        Error::Unknown(failure)
     }
 
     fn write_superblock(&self) -> Request {
@@ -332,19 +244,33 @@ impl Publishing<'_> {
     }
 
     /// Handles the outcome of the write of the superblock.
-    fn written(&mut self, outcomes: Vec<OperationOutcome>) -> Result<(), Error> {
-        for outcome in outcomes {
-            match outcome {
-                OperationOutcome::Failed(Failure::Miscompare) => return Err(Error::Fenced),
-                OperationOutcome::Failed(failure) => {
-                    self.volume.is_unknown = true;
-                    return Err(Error::Unknown(failure));
-                }
-                OperationOutcome::Done | OperationOutcome::Data(_) => {}
+    fn written(&mut self, outcomes: Vec<OperationOutcome>) -> Result<ProcedureStep<()>, Error> {
+        match all_done(outcomes) {
+            Ok(()) if self.is_claim && !deliberate_bugs::has(Bug::SkipSecondRead) => {
+                self.state = State::Pause;
+                Ok(ProcedureStep::Ask(vec![Request::Pause { ms: LEASE_SETTLE_MS }]))
             }
+            Ok(()) => Ok(self.committed()),
+            Err(Error::Device(Failure::Miscompare)) if self.is_claim => {
+                self.state = State::Refused;
+                Ok(ProcedureStep::Ask(superblock_reads()))
+            }
+            Err(Error::Device(Failure::Miscompare)) => Err(Error::Fenced),
+            Err(Error::Device(failure)) if failure != Failure::WriteProtected => {
+                Err(self.unknown(failure))
+            }
+            // Nothing was written.
+            Err(error) => Err(error),
         }
+    }
+
+    /// Makes the change that of the volume, and asks to deallocate what it has freed.
+    fn committed(&mut self) -> ProcedureStep<()> {
+        let old = self.volume.superseded();
         self.adopt();
-        Ok(())
+        self.release(old);
+        self.state = State::Deallocate;
+        ProcedureStep::Ask(self.deallocate())
     }
 
     /// Makes the committed superblock and table those of the volume.
@@ -387,7 +313,7 @@ impl Publishing<'_> {
                 Ok(ProcedureStep::Ask(superblock_reads()))
             }
             State::Check => {
-                self.check(outcomes)?;
+                self.check(&self.volume.raw, outcomes)?;
                 let Some(manifest) = self.manifest.take() else {
                     self.state = State::Superblock;
                     return Ok(ProcedureStep::Ask(vec![self.write_superblock()]));
@@ -406,12 +332,18 @@ impl Publishing<'_> {
                 self.state = State::Superblock;
                 Ok(ProcedureStep::Ask(vec![self.write_superblock()]))
             }
-            State::Superblock => {
-                let old = self.volume.superseded();
-                self.written(outcomes)?;
-                self.release(old);
-                self.state = State::Deallocate;
-                Ok(ProcedureStep::Ask(self.deallocate()))
+            State::Superblock => self.written(outcomes),
+            State::Pause => {
+                self.state = State::Confirm;
+                Ok(ProcedureStep::Ask(superblock_reads()))
+            }
+            State::Confirm => {
+                self.confirm(outcomes)?;
+                Ok(self.committed())
+            }
+            State::Refused => {
+                let found: Vec<_> = outcomes.into_iter().flat_map(data).collect();
+                Err(self.fenced(&found))
             }
             // The namespace may refuse the Deallocate; the commit has succeeded.
             State::Deallocate => Ok(ProcedureStep::Done(())),

@@ -1,11 +1,15 @@
-//! Repair of a replica that missed commits.
+//! Repair of a replica that missed commits or has damaged units.
 
 use super::{Change, Volume};
 use crate::deliberate_bugs::{self, Bug};
 use crate::manifest::Checkpoint;
 use crate::name::CheckpointName;
 
-/// Changes that make a stale replica equal to the newest one. The writer has the leases of both.
+/// Steps that make a replica equal to the newest one. The writer has the leases of both.
+///
+/// A replica that missed commits is changed, and checkpoints are copied to it. All units of the
+/// checkpoints that it has already are then read, and rewritten if they are damaged; a replica that
+/// missed nothing gets these steps only.
 ///
 /// The table of the replica is incomplete from the first change to the last one, so that nobody
 /// takes it for a table that was committed, whenever the repair is interrupted. Checkpoints that
@@ -15,6 +19,10 @@ use crate::name::CheckpointName;
 pub struct RepairPlan {
     deleted: Vec<CheckpointName>,
     copied: Vec<Checkpoint>,
+    /// Checkpoints that both have.
+    kept: Vec<Checkpoint>,
+    /// Whether the replica has missed nothing.
+    is_current: bool,
     /// Generation of the table of the newest replica.
     generation: u64,
 }
@@ -29,10 +37,20 @@ pub enum RepairStep<'a> {
     Publish(Change<'static>),
     /// A checkpoint of the newest replica is saved on the stale one, by a commit of its own.
     Copy(&'a Checkpoint),
+    /// The units of a checkpoint are read on the replica. Those that are damaged are rewritten with
+    /// those of another replica ([`Volume::rewrite`]).
+    RewriteDamaged(&'a Checkpoint),
 }
 
 impl RepairPlan {
-    /// Makes the plan from the tables of both replicas.
+    /// Makes the plan for a replica that has missed nothing: only damaged units are rewritten.
+    pub fn of_current(replica: &Volume) -> Self {
+        let kept = replica.table.checkpoints.clone();
+        let (deleted, copied) = (Vec::new(), Vec::new());
+        Self { deleted, copied, kept, is_current: true, generation: 0 }
+    }
+
+    /// Makes the plan from the tables of the newest replica and of a stale one.
     pub fn new(newest: &Volume, stale: &Volume) -> Self {
         let (wanted, present) = (&newest.table.checkpoints, &stale.table.checkpoints);
         // A lost commit may have freed what the table names, and others may have it by now.
@@ -43,6 +61,8 @@ impl RepairPlan {
         Self {
             deleted: present[common..].iter().map(|one| one.name.clone()).collect(),
             copied: wanted[common..].to_vec(),
+            kept: present[..common].to_vec(),
+            is_current: false,
             generation: newest.origin.generation().unwrap_or(0),
         }
     }
@@ -73,6 +93,8 @@ impl RepairPlan {
         let last = RepairStep::Publish(Change::new().end_repair(self.generation));
         let copies = self.copied.iter().map(RepairStep::Copy);
         let before = std::iter::once(RepairStep::Renew).chain(first);
-        before.chain(copies).chain([last, RepairStep::Renew])
+        let missed = before.chain(copies).chain([last, RepairStep::Renew]);
+        let kept = self.kept.iter().filter(|_| !deliberate_bugs::has(Bug::ForgetUnits));
+        missed.filter(|_| !self.is_current).chain(kept.map(RepairStep::RewriteDamaged))
     }
 }

@@ -27,11 +27,22 @@ fn a_reader_sees_the_old_or_the_new_state() {
         sum.power_cuts += tally.power_cuts;
         sum.refusals += tally.refusals;
         sum.fenced += tally.fenced;
+        sum.contested += tally.contested;
+        sum.late += tally.late;
         sum.files += tally.files;
         sum.name_changes += tally.name_changes;
     }
     println!("{worlds} worlds: {sum:?}");
-    let each = [sum.commits, sum.power_cuts, sum.refusals, sum.fenced, sum.files, sum.name_changes];
+    let each = [
+        sum.commits,
+        sum.power_cuts,
+        sum.refusals,
+        sum.fenced,
+        sum.contested,
+        sum.late,
+        sum.files,
+        sum.name_changes,
+    ];
     assert!(each.iter().all(|&count| count > worlds / 4), "too little happens: {sum:?}");
 }
 
@@ -47,6 +58,8 @@ fn any_two_replicas_have_what_was_acknowledged() {
         sum.repairs_cut += tally.repairs_cut;
         sum.refused += tally.refused;
         sum.damaged += tally.damaged;
+        sum.rotted += tally.rotted;
+        sum.rewritten += tally.rewritten;
     }
     println!("{worlds} worlds of replicas: {sum:?}");
     let each = [
@@ -56,6 +69,8 @@ fn any_two_replicas_have_what_was_acknowledged() {
         sum.repairs_cut,
         sum.refused,
         sum.damaged,
+        sum.rotted,
+        sum.rewritten,
     ];
     assert!(each.iter().all(|&count| count > worlds / 4), "too little happens: {sum:?}");
 }

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use feedrail_checkpoint::{
-    Error, Failure, OperationOutcome, Procedure, Request, Run, SUPERBLOCK_BYTES, VolumeOperation,
-    WritePayload,
+    Error, Failure, OperationOutcome, Procedure, Request, Run, SUPERBLOCK_BYTES,
+    SUPERBLOCK_OFFSETS, VolumeOperation, WritePayload,
 };
 use splitmix64::SplitMix64;
 
@@ -33,14 +33,23 @@ pub(crate) struct SimulatedDevice {
     pub(crate) unreadable: Range<u64>,
     /// Number of operations in a million that fail.
     pub(crate) failures_per_million: u32,
+    /// Number of superblocks in a million that the driver does not send, since the lease has ended.
+    pub(crate) late_per_million: u32,
 }
 
 impl SimulatedDevice {
     pub(crate) fn new(bytes: usize, seed: u64) -> Self {
         let random = SplitMix64::new(seed);
         let (durable, cache) = (vec![0; bytes], Vec::new());
-        let (power_cut_in, unreadable, failures_per_million) = (None, 0..0, 0);
-        Self { durable, cache, random, power_cut_in, unreadable, failures_per_million }
+        Self {
+            durable,
+            cache,
+            random,
+            power_cut_in: None,
+            unreadable: 0..0,
+            failures_per_million: 0,
+            late_per_million: 0,
+        }
     }
 
     pub(crate) fn size(&self) -> u64 {
@@ -95,11 +104,18 @@ impl SimulatedDevice {
     }
 
     fn execute(&mut self, request: Request, source: &[u8]) -> OperationOutcome {
-        if self.random.chance(self.failures_per_million) {
+        let is_pause = matches!(request, Request::Pause { .. });
+        if !is_pause && self.random.chance(self.failures_per_million) {
             let failure = [Failure::CapacityExceeded, Failure::Device][self.random.index(2)];
             return OperationOutcome::Failed(failure);
         }
         match request {
+            Request::Write { offset, .. } | Request::CompareAndWrite { offset, .. }
+                if SUPERBLOCK_OFFSETS.contains(&offset)
+                    && self.random.chance(self.late_per_million) =>
+            {
+                OperationOutcome::Failed(Failure::LeaseEnded)
+            }
             Request::Read { offset, length }
                 if offset < self.unreadable.end && self.unreadable.start < offset + length =>
             {
@@ -127,6 +143,7 @@ impl SimulatedDevice {
                 }
                 self.write(offset as usize, bytes, true)
             }
+            Request::Pause { .. } => OperationOutcome::Done,
         }
     }
 
@@ -153,6 +170,11 @@ impl SimulatedDevice {
             }
         }
         bytes
+    }
+
+    /// Loses power while no operation is in execution.
+    pub(crate) fn lose_cache(&mut self) {
+        self.lose_power(&Request::Flush, &[]);
     }
 
     /// Makes random sectors of the cached writes and of the write in execution durable, in random

@@ -3,8 +3,10 @@
 mod device;
 mod files;
 mod model;
+mod repairs;
 mod replicas;
 mod world;
+mod writers;
 
 pub(crate) use device::{Ended, SimulatedDevice};
 pub(crate) use replicas::{ReplicaTally, run_replicas};

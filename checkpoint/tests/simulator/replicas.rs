@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use feedrail_checkpoint::{
-    Change, Checkpoint, CheckpointName, EntryName, Lease, Procedure, Reading, RepairPlan,
-    RepairStep, Replica, ReplicaError, ReplicaSet, SUPERBLOCK_OFFSETS, Volume,
+    Change, CheckpointName, EntryName, Lease, Procedure, Replica, ReplicaError, ReplicaSet,
+    SUPERBLOCK_OFFSETS, Volume,
 };
 use splitmix64::SplitMix64;
 use uuid::Uuid;
@@ -29,6 +29,8 @@ pub(crate) struct ReplicaTally {
     pub(crate) repairs_cut: u64,
     pub(crate) refused: u64,
     pub(crate) damaged: u64,
+    pub(crate) rotted: u64,
+    pub(crate) rewritten: u64,
 }
 
 /// Change that is made on all replicas.
@@ -43,22 +45,24 @@ enum WorldChange {
     },
 }
 
-struct World {
-    set: ReplicaSet,
-    devices: Vec<SimulatedDevice>,
-    random: SplitMix64,
-    now_ms: u64,
+pub(super) struct World {
+    pub(super) set: ReplicaSet,
+    pub(super) devices: Vec<SimulatedDevice>,
+    pub(super) random: SplitMix64,
+    pub(super) now_ms: u64,
     /// Checkpoints after each commit that was begun, by its generation.
     states: BTreeMap<u64, Contents>,
     /// Generation of the last commit that reached the quorum.
     acknowledged: u64,
     /// Number of saves, which names them.
     saves: u64,
-    tally: ReplicaTally,
+    /// Checksums of units whose bits have rotted, by replica and place in the namespace.
+    pub(super) rotten: BTreeMap<(usize, u64), u32>,
+    pub(super) tally: ReplicaTally,
 }
 
 /// Replica as the writer of a session knows it.
-enum Member {
+pub(super) enum Member {
     Current(Volume),
     Stale(Volume),
     Away,
@@ -81,11 +85,13 @@ pub(crate) fn run_replicas(seed: u64) -> ReplicaTally {
         states: BTreeMap::from([(1, Contents::new())]),
         acknowledged: 1,
         saves: 0,
+        rotten: BTreeMap::new(),
         tally: ReplicaTally::default(),
     };
     for _ in 0..8 {
         world.session();
         world.now_ms += 100 * LEASE_MS;
+        world.rot();
         world.damage();
         world.check();
     }
@@ -94,7 +100,7 @@ pub(crate) fn run_replicas(seed: u64) -> ReplicaTally {
 
 impl World {
     /// Opens the replicas that answer.
-    fn open(&mut self, answers: [bool; REPLICAS]) -> Vec<Option<Volume>> {
+    pub(super) fn open(&mut self, answers: [bool; REPLICAS]) -> Vec<Option<Volume>> {
         let devices = self.devices.iter_mut().zip(answers);
         devices.map(|(device, answers)| answers.then(|| open(device, true).unwrap())).collect()
     }
@@ -129,16 +135,35 @@ impl World {
     fn check_latest(&mut self, index: usize, volume: &Volume) {
         let generation = volume.replica().unwrap().table_generation;
         assert!(generation >= self.acknowledged, "an acknowledged commit is lost");
-        let state = self.states.get(&generation).expect("a commit of this generation");
-        assert_eq!(read_all(&mut self.devices[index], volume), *state, "not what was committed");
+        let state = self.states.get(&generation).expect("a commit of this generation").clone();
+        let seen = self.read_all(index, volume, &state);
+        assert_eq!(seen, state, "not what was committed");
     }
 
-    /// Damages the newest superblock of a replica that has two, if no other replica is incomplete
-    /// or damaged.
+    /// Reads the checkpoints of a volume. Entries with rotten units count as these.
+    fn read_all(&mut self, index: usize, volume: &Volume, state: &Contents) -> Contents {
+        let mut contents = Contents::new();
+        for checkpoint in &volume.manifest().checkpoints {
+            let name = checkpoint.name.as_str();
+            let entries = contents.entry(name.to_owned()).or_default();
+            for entry in &checkpoint.entries {
+                let names = (name, entry.name.as_str());
+                let bytes = self.read(index, volume, names, 0..entry.length);
+                entries.insert(
+                    names.1.to_owned(),
+                    bytes.unwrap_or_else(|_| state[names.0][names.1].clone()),
+                );
+            }
+        }
+        contents
+    }
+
+    /// Damages the newest superblock of a replica that has two, if none is incomplete or damaged.
     fn damage(&mut self) {
         let volumes = self.open([true; REPLICAS]);
         let is_good = |one: &Option<Replica>| one.is_some_and(|one| one.is_complete);
-        if !self.random.chance(300_000) || !facts(&volumes).iter().all(is_good) {
+        let is_damaged = !self.rotten.is_empty() || !facts(&volumes).iter().all(is_good);
+        if is_damaged || !self.random.chance(300_000) {
             return;
         }
         let index = self.random.index(REPLICAS);
@@ -185,16 +210,23 @@ impl World {
             }
         }
         let has_lease = |one: &&Member| !matches!(one, Member::Away);
-        if members.iter().filter(has_lease).count() < self.set.lease_quorum() {
+        let leased = members.iter().filter(has_lease).count();
+        if leased < self.set.lease_quorum() {
             self.tally.below_quorum += 1;
             return;
         }
-        for index in 0..REPLICAS {
-            if matches!(members[index], Member::Stale(_)) {
-                match self.repair(index, &mut members, lease) {
-                    Some(()) => self.tally.repaired += 1,
-                    None => return self.tally.repairs_cut += 1,
+        if is_repair {
+            let is_stale = |index: &usize| matches!(members[*index], Member::Stale(_));
+            let (stale, others): (Vec<_>, Vec<_>) = (0..REPLICAS).partition(is_stale);
+            for &index in stale.iter().chain(&others) {
+                if self.repair(index, &mut members, lease).is_none() {
+                    return self.tally.repairs_cut += 1;
                 }
+            }
+            self.tally.repaired += stale.len() as u64;
+            // One that was lost may have been the only one with the bytes of a unit.
+            if members.iter().filter(has_lease).count() == leased {
+                self.check_units(&members);
             }
         }
         assert!(latest < REPLICAS);
@@ -208,7 +240,12 @@ impl World {
 
     /// Executes a procedure on a replica, which may lose power or fail operations. Returns whether
     /// it succeeded.
-    fn attempt<P: Procedure>(&mut self, index: usize, procedure: P, source: &[u8]) -> bool {
+    pub(super) fn attempt<P: Procedure>(
+        &mut self,
+        index: usize,
+        procedure: P,
+        source: &[u8],
+    ) -> bool {
         let device = &mut self.devices[index];
         if self.random.chance(30_000) {
             device.power_cut_in = Some(self.random.below(CUT_WITHIN));
@@ -221,56 +258,18 @@ impl World {
         matches!(ended, Ended::Well(Ok(_)))
     }
 
-    fn publish(&mut self, index: usize, volume: &mut Volume, change: &Change<'_>) -> bool {
+    pub(super) fn publish(
+        &mut self,
+        index: usize,
+        volume: &mut Volume,
+        change: &Change<'_>,
+    ) -> bool {
         let publishing = volume.publish(change, self.now_ms);
         publishing.is_ok_and(|publishing| self.attempt(index, publishing, &[]))
     }
 
-    /// Makes a stale replica equal to the newest one. `None` if that ends early.
-    fn repair(&mut self, stale: usize, members: &mut [Member], lease: Lease) -> Option<()> {
-        let Member::Stale(mut volume) = std::mem::replace(&mut members[stale], Member::Away) else {
-            return None;
-        };
-        let source = *currents(members).first()?;
-        let Member::Current(newest) = &members[source] else { return None };
-        let plan = RepairPlan::new(newest, &volume);
-        for step in plan.steps() {
-            if self.random.chance(60_000) {
-                return None;
-            }
-            self.lose_source(members);
-            let is_made = match step {
-                RepairStep::Renew => self.renew(members, stale, &mut volume, lease),
-                RepairStep::Publish(change) => self.publish(stale, &mut volume, &change),
-                RepairStep::Copy(checkpoint) => {
-                    self.copy(checkpoint, members, stale, &mut volume).is_some()
-                }
-            };
-            if !is_made {
-                return None;
-            }
-        }
-        if let Some(&source) = currents(members).first()
-            && let Member::Current(newest) = &members[source]
-        {
-            let rest = RepairPlan::new(newest, &volume);
-            assert!(rest.copied().is_empty() && rest.deleted().is_empty(), "replicas differ");
-        }
-        members[stale] = Member::Current(volume);
-        Some(())
-    }
-
-    /// Now and then, the first current member does not answer any longer.
-    fn lose_source(&mut self, members: &mut [Member]) {
-        if self.random.chance(50_000)
-            && let Some(&source) = currents(members).first()
-        {
-            members[source] = Member::Away;
-        }
-    }
-
     /// Renews all leases with one generation.
-    fn renew(
+    pub(super) fn renew(
         &mut self,
         members: &mut [Member],
         stale: usize,
@@ -303,35 +302,6 @@ impl World {
             }
         }
         currents(members).len()
-    }
-
-    /// Saves a checkpoint of the newest replica on a stale one.
-    fn copy(
-        &mut self,
-        checkpoint: &Checkpoint,
-        members: &mut [Member],
-        stale: usize,
-        volume: &mut Volume,
-    ) -> Option<()> {
-        let (name, now_ms) = (checkpoint.name.clone(), self.now_ms);
-        let metadata = checkpoint.metadata.clone();
-        let save = volume.begin(name, checkpoint.step, metadata, now_ms).ok()?;
-        let mut save = save.created(checkpoint.created_ms);
-        for entry in &checkpoint.entries {
-            self.lose_source(members);
-            let source = *currents(members).first()?;
-            let Member::Current(newest) = &members[source] else { return None };
-            let names = (checkpoint.name.as_str(), entry.name.as_str());
-            let plan = newest.read_plan(names.0, names.1, 0..entry.length).unwrap();
-            let Ended::Well(read) = self.devices[source].drive(Reading::new(plan), &[]) else {
-                panic!("power is lost in a read")
-            };
-            let bytes = read.expect("what is committed can be read");
-            let into = volume.add_entry(&mut save, entry.name.clone(), entry.length).ok()?;
-            let writing = volume.write(&mut save, into, 0, &bytes, now_ms).unwrap();
-            self.attempt(stale, writing, &bytes).then_some(())?;
-        }
-        self.publish(stale, volume, &Change::new().commit(&save)).then_some(())
     }
 
     /// Makes a change on the replicas that have not missed one. Returns whether that was
@@ -432,29 +402,12 @@ impl World {
     }
 }
 
-fn facts(volumes: &[Option<Volume>]) -> Vec<Option<Replica>> {
+pub(super) fn facts(volumes: &[Option<Volume>]) -> Vec<Option<Replica>> {
     volumes.iter().map(|one| one.as_ref().and_then(Volume::replica)).collect()
 }
 
 /// Returns the indexes of the members that have the newest checkpoints.
-fn currents(members: &[Member]) -> Vec<usize> {
+pub(super) fn currents(members: &[Member]) -> Vec<usize> {
     let is_current = |index: &usize| matches!(members[*index], Member::Current(_));
     (0..members.len()).filter(is_current).collect()
-}
-
-/// Reads the checkpoints of a volume.
-fn read_all(device: &mut SimulatedDevice, volume: &Volume) -> Contents {
-    let mut contents = Contents::new();
-    for checkpoint in &volume.manifest().checkpoints {
-        let name = checkpoint.name.as_str();
-        for entry in &checkpoint.entries {
-            let plan = volume.read_plan(name, entry.name.as_str(), 0..entry.length).unwrap();
-            let Ended::Well(bytes) = device.drive(Reading::new(plan), &[]) else {
-                panic!("power is lost in a read")
-            };
-            let entries = contents.entry(name.to_owned()).or_default();
-            entries.insert(entry.name.as_str().to_owned(), bytes.expect("good bytes"));
-        }
-    }
-    contents
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use feedrail_checkpoint::{
     Change, CheckpointName, EntryName, Error, Formatting, LEASE_GRACE_MS, Lease,
-    NamespaceAttributes, Opening, Reading, Run, SUPERBLOCK_OFFSETS, Save, Volume,
+    NamespaceAttributes, Opening, Reading, SUPERBLOCK_OFFSETS, Save, Volume,
 };
 use uuid::Uuid;
 
@@ -13,7 +13,7 @@ use super::model::{Contents, NameChange, Refusal};
 
 pub(super) const UNIT_SHIFT: u32 = 12;
 const UNITS: usize = 32 + 40;
-const LEASE_MS: u64 = 1_000_000;
+pub(super) const LEASE_MS: u64 = 1_000_000;
 
 /// Numbers of events in a world.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,6 +22,8 @@ pub(crate) struct Tally {
     pub(crate) power_cuts: u64,
     pub(crate) refusals: u64,
     pub(crate) fenced: u64,
+    pub(crate) contested: u64,
+    pub(crate) late: u64,
     pub(crate) files: u64,
     pub(crate) name_changes: u64,
 }
@@ -34,9 +36,9 @@ pub(super) struct World {
     /// Checkpoints after a change whose commit was not acknowledged, because power was lost or the
     /// write of the superblock failed.
     perhaps: Option<Contents>,
-    names: u64,
+    pub(super) names: u64,
     pub(super) tally: Tally,
-    has_compare: bool,
+    pub(super) has_compare: bool,
 }
 
 /// Formats a simulated device as an empty volume.
@@ -68,6 +70,8 @@ pub(crate) fn run_world(seed: u64) -> Tally {
     }
     world.two_writers();
     world.end_leases();
+    world.two_claims();
+    world.end_leases();
     world.fill();
     world.rot_in_manifest();
     world.rot();
@@ -84,6 +88,7 @@ impl World {
             let within = self.device.random.below(120);
             self.device.power_cut_in = cut.then_some(within);
             self.device.failures_per_million = [0, 0, 20_000][self.device.random.index(3)];
+            self.device.late_per_million = [0, 0, 200_000][self.device.random.index(3)];
             let changes = 2 + self.device.random.below(6);
             for _ in 0..changes {
                 if !self.change(&mut volume) {
@@ -92,7 +97,7 @@ impl World {
             }
         }
         self.device.power_cut_in = None;
-        self.device.failures_per_million = 0;
+        (self.device.failures_per_million, self.device.late_per_million) = (0, 0);
         self.end_leases();
     }
 
@@ -188,7 +193,7 @@ impl World {
         }
     }
 
-    fn save(&mut self, volume: &mut Volume) -> bool {
+    pub(super) fn save(&mut self, volume: &mut Volume) -> bool {
         self.names += 1;
         let name = format!("step-{}", self.names);
         let (save, entries) = match self.write_save(volume, &name) {
@@ -227,7 +232,7 @@ impl World {
         }
     }
 
-    fn write_save(&mut self, volume: &mut Volume, name: &str) -> Written {
+    pub(super) fn write_save(&mut self, volume: &mut Volume, name: &str) -> Written {
         let name = CheckpointName::new(name).unwrap();
         let mut save = volume.begin(name, self.names, b"{}".to_vec(), self.now_ms).unwrap();
         let mut entries = BTreeMap::new();
@@ -310,6 +315,10 @@ impl World {
                 None
             }
             Ended::Well(Err(Error::Device(_))) => Some(false),
+            Ended::Well(Err(Error::NoLease)) => {
+                self.tally.late += 1;
+                Some(false)
+            }
             Ended::Well(Err(error)) => panic!("{error}"),
             Ended::PowerLost => {
                 self.tally.power_cuts += 1;
@@ -317,52 +326,6 @@ impl World {
                 None
             }
         }
-    }
-
-    /// Runs two writers: the lease of the first one has ended during its save, and the second one
-    /// takes it.
-    fn two_writers(&mut self) {
-        let mut first = self.reopen();
-        assert!(self.claim(&mut first));
-        let mut second = open(&mut self.device, self.has_compare).unwrap();
-        let late_ms = self.now_ms + LEASE_MS + LEASE_GRACE_MS;
-        let lease = Lease { host: Uuid::max(), number: 1, expiry_ms: late_ms + LEASE_MS };
-        let early = second.publish(&Change::new().lease(lease), self.now_ms);
-        assert!(matches!(early, Err(Error::Leased { .. })), "a live lease is taken over");
-        self.names += 1;
-        let name = format!("step-{}", self.names);
-        let Written::Whole(save, entries) = self.write_save(&mut first, &name) else { return };
-        let commit = Change::new().commit(&save);
-        let claim = Change::new().lease(lease);
-        // The clock of the first one is slow, so that it takes its lease for live.
-        let Ok(committing) = first.publish(&commit, self.now_ms) else { return };
-        let claiming = second.publish(&claim, late_ms).unwrap();
-        let (mut committing, mut claiming) = (Run::new(committing), Run::new(claiming));
-        let (mut of_first, mut of_second) = (Vec::new(), Vec::new());
-        // Without Compare, the operations of the two must not be interleaved.
-        let claims_first = self.device.random.chance(500_000);
-        while !(committing.is_finished() && claiming.is_finished()) {
-            let is_second = if self.has_compare {
-                self.device.random.chance(500_000)
-            } else {
-                if claims_first { !claiming.is_finished() } else { committing.is_finished() }
-            };
-            if is_second {
-                self.device.step(&mut claiming, &mut of_second, &[]);
-            } else {
-                self.device.step(&mut committing, &mut of_first, &[]);
-            }
-        }
-        let (committed, claimed) = (committing.finish().unwrap(), claiming.finish().unwrap());
-        assert_ne!(committed.is_ok(), claimed.is_ok(), "one of two writers must be fenced");
-        self.tally.fenced += 1;
-        if committed.is_ok() {
-            assert_eq!(claimed, Err(Error::Fenced));
-            self.contents.insert(name, entries);
-        } else {
-            assert_eq!(committed, Err(Error::Fenced));
-        }
-        self.reopen();
     }
 
     /// Damages one bit of a copy of the manifest, or makes the copy unreadable. The other copy must
@@ -437,7 +400,7 @@ impl World {
     }
 }
 
-enum Written {
+pub(super) enum Written {
     Whole(Save, BTreeMap<String, Vec<u8>>),
     Failed(Save),
     PowerLost,

@@ -122,7 +122,7 @@ impl BenchVolume {
             entries.push(entry);
         }
         ranks.begin(|rank| RankJob::SaveEntry { reservations: reservations[rank].clone() })?;
-        let results = ranks.results(interrupt, &mut || Ok(saves.renew_if_due(store)?))?;
+        let results = ranks.results(interrupt, &mut || Ok(store.renew_if_due()?))?;
         for (&entry, written) in entries.iter().zip(&results.written) {
             saves.accept(store, entry, written.as_ref().context("a rank gave no checksums")?)?;
         }

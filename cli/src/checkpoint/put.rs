@@ -53,7 +53,8 @@ pub(super) struct PutCheckpoint {
     /// Store the bytes of this file with the checkpoint, at most 1 MiB
     #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     metadata_file: Option<PathBuf>,
-    /// Delete all checkpoints but the last N with the same commit; this one counts
+    /// Delete all checkpoints but the last N with the same commit; this one counts. Their space is
+    /// free after it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,
     /// Check names and space, and write nothing

@@ -1,10 +1,13 @@
-//! `feedrail checkpoint repair`: makes replicas equal to the newest one.
+//! `feedrail checkpoint repair`: makes replicas equal, and rewrites damaged units.
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use feedrail_checkpoint_store::{RepairReport, ReplicaState, StoreError};
+use feedrail_checkpoint_store::{
+    RepairReport, RepairScope, ReplicaState, ReplicatedStore, StoreError,
+};
 use serde_json::{Value, json};
 
+use super::verify::unit_json;
 use super::volume_args::{LeaseArgs, OpenFor, VolumeArgs};
 use crate::interrupt::{Interrupt, Interrupted};
 use crate::options::{Format, Local, Output};
@@ -17,16 +20,21 @@ Examples:
       --replica nvmf://192.0.2.11/nqn.2026-01.org.example:ckpt \\
       --replica nvmf://192.0.2.12/nqn.2026-01.org.example:ckpt";
 
-/// Makes replicas that missed commits equal to the newest one
+/// Makes replicas that missed commits equal to the newest one, and rewrites damaged parts
 ///
 /// The replicas must be all replicas of the volume, and so many must answer that the newest commit
-/// is among them. Checkpoints that the newest one does not have are deleted from the others.
+/// is among them. Checkpoints that the newest one does not have are deleted from the others. Then
+/// all bytes of all replicas are read, and parts that are damaged on one are rewritten with the
+/// bytes of another. The exit status is 1 if none has them.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct RepairReplicas {
     #[command(flatten)]
     volume: VolumeArgs,
-    /// Print which replicas would be repaired, and write nothing
+    /// Only what replicas missed: do not read all bytes to find damaged parts
+    #[arg(long)]
+    missed_only: bool,
+    /// Print which replicas missed commits, and write nothing; `verify` finds damaged parts
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
@@ -43,19 +51,19 @@ impl RepairReplicas {
             let store = self.volume.open(&self.local)?;
             let states = store.replicas();
             let stale = (0..).zip(&states).filter(|(_, one)| matches!(one, ReplicaState::Stale));
-            let would = |(replica, _)| RepairReport {
-                replica,
-                copied: Vec::new(),
-                deleted: Vec::new(),
-                bytes: 0,
-            };
+            let would = |(replica, _)| RepairReport { replica, ..RepairReport::default() };
             return self.print(&stale.map(would).collect::<Vec<_>>());
         }
         let interrupt = Interrupt::install()?;
         let (volume, local) = (&self.volume, &self.local);
         let mut store = volume.open_writer(OpenFor::Repair, local, self.lease, &interrupt)?;
-        let mut transfer = TransferArgs::begin("copied", None);
-        let repaired = store.repair(&mut |bytes| {
+        let scope = if self.missed_only { RepairScope::Missed } else { RepairScope::AllUnits };
+        let total = match scope {
+            RepairScope::Missed => None,
+            RepairScope::AllUnits => Some(bytes_of_all(&store)?),
+        };
+        let mut transfer = TransferArgs::begin("copied or read", total);
+        let repaired = store.repair(scope, &mut |bytes| {
             transfer.add(bytes);
             interrupt.control_flow()
         });
@@ -63,9 +71,20 @@ impl RepairReplicas {
             Err(StoreError::Stopped) => bail!(Interrupted),
             repaired => repaired.with_context(|| volume.name())?,
         };
+        volume.note_others(&store);
         volume.close(store);
-        transfer.end();
-        self.print(&reports)
+        let damaged: usize = reports.iter().map(|report| report.damaged.len()).sum();
+        if damaged == 0 {
+            transfer.end();
+        } else {
+            drop(transfer);
+        }
+        self.print(&reports)?;
+        if damaged > 0 {
+            let name = volume.name();
+            bail!("{name}: {damaged} units are damaged, and no other replica has their bytes");
+        }
+        Ok(())
     }
 
     fn print(&self, reports: &[RepairReport]) -> Result<()> {
@@ -77,6 +96,8 @@ impl RepairReplicas {
                         "copied": report.copied,
                         "deleted": report.deleted,
                         "bytes": report.bytes,
+                        "rewritten": report.rewritten,
+                        "damaged": report.damaged.iter().map(unit_json).collect::<Value>(),
                     })
                 };
                 output::json(&json!({
@@ -85,17 +106,36 @@ impl RepairReplicas {
                 }))
             }
             Format::Normal => {
-                let verb = if self.dry_run { "would be repaired" } else { "is repaired" };
                 let line = |report: &RepairReport| {
                     let url = self.volume.url(report.replica);
                     let (copied, deleted) = (report.copied.len(), report.deleted.len());
-                    match self.dry_run {
-                        true => format!("{url} {verb}\n"),
-                        false => format!("{url} {verb}: {copied} copied, {deleted} deleted\n"),
+                    match (self.dry_run, report.damaged.len()) {
+                        (true, _) => format!("{url} would be repaired\n"),
+                        (false, 0) => format!(
+                            "{url} is repaired: {copied} checkpoints copied, {deleted} deleted, {} \
+                             units rewritten\n",
+                            report.rewritten
+                        ),
+                        (false, damaged) => format!(
+                            "{url}: {copied} checkpoints copied, {deleted} deleted, {} units \
+                             rewritten, {damaged} still damaged\n",
+                            report.rewritten
+                        ),
                     }
                 };
-                reports.iter().map(line).collect()
+                match (reports, self.dry_run) {
+                    ([], true) => "no replica missed a commit\n".to_owned(),
+                    ([], false) => "nothing to repair\n".to_owned(),
+                    (reports, _) => reports.iter().map(line).collect(),
+                }
             }
         })
     }
+}
+
+/// Returns the bytes of the newest checkpoints on all replicas that answer.
+fn bytes_of_all(store: &ReplicatedStore) -> Result<u64> {
+    let states = store.replicas();
+    let answering = states.iter().filter(|one| !matches!(one, ReplicaState::Away(_))).count();
+    Ok(store.list()?.iter().map(|one| one.bytes).sum::<u64>() * answering as u64)
 }

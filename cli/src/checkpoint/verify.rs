@@ -85,15 +85,9 @@ type VolumeReports = [(VerifyReport, String)];
 
 fn to_json(reports: &VolumeReports) -> Value {
     let unit = |(unit, url): (&DamagedUnit, &String)| {
-        json!({
-            "url": url,
-            "checkpoint": unit.checkpoint,
-            "entry": unit.entry,
-            "offset": unit.offset,
-            "length": unit.length,
-            "namespace_offset": unit.namespace_offset,
-            "error": unit.cause.as_ref().map(ToString::to_string),
-        })
+        let mut value = unit_json(unit);
+        value["url"] = json!(url);
+        value
     };
     json!({
         "replicas": reports.len(),
@@ -102,6 +96,18 @@ fn to_json(reports: &VolumeReports) -> Value {
         "entries": reports.iter().map(|(report, _)| report.entries).sum::<usize>(),
         "bytes": reports.iter().map(|(report, _)| report.bytes).sum::<u64>(),
         "damaged": damaged(reports).map(unit).collect::<Value>(),
+    })
+}
+
+/// Facts about a damaged unit, without the URL of its replica.
+pub(super) fn unit_json(unit: &DamagedUnit) -> Value {
+    json!({
+        "checkpoint": unit.checkpoint,
+        "entry": unit.entry,
+        "offset": unit.offset,
+        "length": unit.length,
+        "namespace_offset": unit.namespace_offset,
+        "error": unit.cause.as_ref().map(ToString::to_string),
     })
 }
 

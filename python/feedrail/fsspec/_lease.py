@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 import time
-import uuid
 import weakref
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any
@@ -26,8 +24,6 @@ _LINGER, _LOOK = 1.0, 0.2
 #: Seconds after which other writers get a turn once no file is open, and the pause for it, which is
 #: longer than those between their attempts.
 _TURN, _PAUSE = 30.0, 0.75
-#: Seconds in which a writer that has seen a free lease takes it.
-_SETTLE = 0.2
 #: Errors after which a store is of no use.
 _BROKEN = (CommitUnknown, LeaseLost, NoQuorum, TargetLost)
 
@@ -76,7 +72,7 @@ class Lease:
             if held is not None:
                 held.close()
                 time.sleep(_PAUSE)
-            held = HeldLease(self, _open_alone(self._url, options), options["lease"] / 3)
+            held = HeldLease(self, CheckpointStore(self._url, **options))
             with self._lock:
                 self._held = held
             threading.Thread(target=self._keep, args=(held,), daemon=True).start()
@@ -109,12 +105,9 @@ class Lease:
 
     def _keep(self, held: HeldLease) -> None:
         """Renews a lease that is in use, and gives it back when it no longer is."""
-        renewed = time.monotonic()
         while not self._has_let_go(held):
             time.sleep(_LOOK)
-            if time.monotonic() - renewed > held.renewal:
-                held.renew()
-                renewed = time.monotonic()
+            held.renew()
 
     def _has_let_go(self, held: HeldLease) -> bool:
         with self._lock:
@@ -139,11 +132,10 @@ class HeldLease:
 
     Attributes:
         used: When the last use ended.
-        renewal: Seconds between renewals.
     """
 
-    def __init__(self, lease: Lease, store: CheckpointStore, renewal: float) -> None:
-        self.lease, self.store, self.renewal = lease, store, renewal
+    def __init__(self, lease: Lease, store: CheckpointStore) -> None:
+        self.lease, self.store = lease, store
         #: Files that are written.
         self.files: weakref.WeakSet[EntryFile] = weakref.WeakSet()
         self.users = 1
@@ -170,13 +162,8 @@ class HeldLease:
 
     def renew(self) -> None:
         """Renews the lease if half of it has passed. A failure shows in the next use."""
-        # Only saves renew it; this one writes nothing.
         with contextlib.suppress(FeedrailError, ValueError):
-            save = self.store._volume.begin(f"renewal-{uuid.uuid4()}", 0, b"", None)
-            try:
-                save.renew()
-            finally:
-                save.abort()
+            self.store.renew()
 
     def close(self) -> None:
         """Gives the lease back. Closing twice is no error."""
@@ -187,34 +174,6 @@ class HeldLease:
         with contextlib.suppress(FeedrailError), self.store:
             for file in list(self.files):
                 file.abort()
-
-
-def _open_alone(url: str, options: dict[str, Any]) -> CheckpointStore:
-    """Opens a volume for writing.
-
-    Of writers that take a free lease in the same moment, the last one has it, and the others see that
-    in their first change: it is made here.
-    """
-    until = time.monotonic() + options["wait"]
-    while True:
-        left = max(until - time.monotonic(), 0.0)
-        try:
-            return _open_and_change(url, {**options, "wait": left})
-        except LeaseLost as error:
-            if not left:
-                raise Leased("another writer has taken the lease", retryable=True) from error
-
-
-def _open_and_change(url: str, options: dict[str, Any]) -> CheckpointStore:
-    store = CheckpointStore(url, **options)
-    try:
-        time.sleep(_SETTLE)
-        store.keep(sys.maxsize)
-    except BaseException:
-        with contextlib.suppress(FeedrailError):
-            store.close()
-        raise
-    return store
 
 
 _leases: weakref.WeakValueDictionary[str, Lease] = weakref.WeakValueDictionary()

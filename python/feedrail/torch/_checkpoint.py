@@ -286,7 +286,7 @@ class _Saving:
             self._save._save.withdraw(entry)
 
     def renew(self) -> None:
-        self._save._save.renew()
+        self._store.renew()
 
     def commit(self, metadata: Metadata, results: list[WriteResult], name: str | None) -> None:
         places, objects = {}, bytearray()

@@ -99,7 +99,7 @@ impl Args {
         let mut failed = None;
         for (entry, mut rank) in ranks {
             while !rank.has_ended() {
-                saves.renew_if_due(&mut store)?;
+                store.renew_if_due()?;
                 pause(LOOK_EVERY);
             }
             let outcome = rank.wait();

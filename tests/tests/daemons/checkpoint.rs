@@ -3,14 +3,8 @@
 use std::fs;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::time::Duration;
 
-use feedrail_checkpoint_store::{
-    CheckpointStore, FormatOptions, StoreError, StoreOptions, VolumeNamespace,
-};
-use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, eventually, host, loopback_address, pause, write_configuration,
-};
+use feedrail_tests::process::{Bytes, Daemon, eventually};
 use serde_json::Value;
 
 use super::checkpoint_volume::{MIB, Volume, files, options};
@@ -151,31 +145,6 @@ fn a_killed_target_has_the_old_or_the_new_checkpoint() {
 }
 
 #[test]
-fn a_second_writer_is_refused() {
-    let volume = Volume::formatted(16 * MIB, "shm");
-    let source = volume.source("source", b"bytes");
-    let host = host().build().unwrap();
-    let place = VolumeNamespace::connect(&host, &volume.url().parse().unwrap()).unwrap();
-    let store = CheckpointStore::open_writer(&place, StoreOptions::default()).unwrap();
-    let mut save = store.begin("mine", 7, Vec::new()).unwrap();
-    save.write("weights", &[1; 1_500_000]).unwrap();
-
-    let line = volume.command(&["put"], &["other", &source]).run().failure();
-    let id = host.id().to_string();
-    assert!(line.contains(&id) && line.contains("its lease ends in"), "{line}");
-    let lease = &volume.json(&["show"], &[])["lease"];
-    assert_eq!(lease["host"], id);
-    assert_eq!(volume.names(), [""; 0]);
-    let other = CheckpointStore::open_writer(&place, StoreOptions::default());
-    assert!(matches!(other, Err(StoreError::Leased { .. })), "{other:?}");
-
-    save.commit().unwrap();
-    store.close().unwrap();
-    volume.command(&["put"], &["other", &source]).run().success();
-    assert_eq!(volume.names(), ["mine", "other"]);
-}
-
-#[test]
 fn what_the_namespace_holds_is_kept() {
     let volume = Volume::new(16 * MIB, "shm");
     volume.image().write_all_at(b"\x53\xEF", 1080).unwrap();
@@ -308,54 +277,4 @@ fn bit_rot_is_found_and_not_returned() {
     let line = volume.command(&["get"], &["one", &to]).run().failure();
     assert!(line.contains("the bytes 1048576 to 2097151 of \"model.bin\""), "{line}");
     assert_eq!(files(to.as_ref()).len(), 0);
-}
-
-/// A target of memory that delays each operation by a second, so that a change of the lease takes
-/// four of its ten. A renewal whose superblock is not sent in time has the volume opened again: the
-/// save has no space then.
-#[test]
-fn a_lease_that_ends_in_the_commit_damages_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let configuration = format!(
-        r#"
-        [[port]]
-        address = "{}:4420"
-
-        [[subsystem]]
-        nqn = "nqn.2026-01.org.example:slow"
-        allow_any_host = true
-        [[subsystem.namespace]]
-        kind = "memory"
-        size_bytes = "16MiB"
-        read_only = false
-        faults = {{ delay_us = 1_000_000 }}
-        "#,
-        loopback_address(),
-    );
-    let file = write_configuration(folder.path(), &configuration);
-    let daemon = DaemonOptions::default().arg("--config").arg(file).start();
-    let host = host().build().unwrap();
-    let url = format!("nvmf://{}/{}", daemon.address(), daemon.nqn());
-    let place = VolumeNamespace::connect(&host, &url.parse().unwrap()).unwrap();
-    CheckpointStore::format(&place, &FormatOptions::default()).unwrap();
-    let options = StoreOptions { lease: Duration::from_secs(10), ..StoreOptions::default() };
-    let store = CheckpointStore::open_writer(&place, options).unwrap();
-    let mut save = store.begin("one", 1, Vec::new()).unwrap();
-    let bytes = Bytes::new(77).take(4096);
-    let committed = save.write("weights", &bytes).and_then(|()| {
-        // Less of the lease is left than the superblocks take to be read.
-        pause(Duration::from_millis(4500));
-        save.commit()
-    });
-    println!("{committed:?}");
-
-    let reader = CheckpointStore::open(&place, StoreOptions::default()).unwrap();
-    let mut found = vec![0; bytes.len()];
-    match committed {
-        Ok(()) => {
-            reader.read("one", "weights", 0..bytes.len() as u64, &mut found).unwrap();
-            assert!(found == bytes, "other bytes");
-        }
-        Err(_) => assert_eq!(reader.list(), []),
-    }
 }

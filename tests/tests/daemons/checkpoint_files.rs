@@ -4,8 +4,8 @@ use std::fs;
 use std::ops::ControlFlow;
 
 use feedrail_checkpoint_store::{
-    CheckpointStore, FormatOptions, ReplicaFile, ReplicaPlace, ReplicaState, ReplicatedStore,
-    StoreError, StoreOptions, VolumeNamespace,
+    CheckpointStore, FormatOptions, RepairScope, ReplicaFile, ReplicaPlace, ReplicaState,
+    ReplicatedStore, StoreError, StoreOptions, VolumeNamespace,
 };
 use feedrail_tests::process::{Bytes, Daemon, DaemonOptions, Program, feedrail, host};
 use tempfile::TempDir;
@@ -215,7 +215,7 @@ fn repair_copies_a_checkpoint_whose_entries_differ() {
     store.close().unwrap();
 
     let mut store = ReplicatedStore::open_repair(volumes.places(), 2, options()).unwrap();
-    let reports = store.repair(&mut |_| ControlFlow::Continue(())).unwrap();
+    let reports = store.repair(RepairScope::AllUnits, &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!((reports[0].replica, &reports[0].copied[..]), (2, &["step-1".to_owned()][..]));
     put(&mut store, ("step-1", "d"), b"third").unwrap();
     store.close().unwrap();

@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::thread;
 
@@ -155,23 +156,53 @@ fn a_commit_needs_two_of_three_and_repair_makes_the_third_equal() {
     replicas.check("second", &second);
 }
 
+/// Flips bits of bytes that are in the image of a replica, which the offsets in it name.
+fn damage(replicas: &Replicas, index: usize, bytes: &[u8], offsets: &[usize]) {
+    let image = fs::read(replicas.image(index)).unwrap();
+    let file = fs::File::options().write(true).open(replicas.image(index)).unwrap();
+    for offset in offsets {
+        let wanted = &bytes[*offset..offset + 64];
+        let place = image.windows(64).position(|window| window == wanted).unwrap();
+        file.write_all_at(&[image[place] ^ 1], place as u64).unwrap();
+    }
+}
+
 #[test]
-fn damage_of_one_replica_is_read_from_another() {
+fn damaged_units_are_read_from_another_replica_and_rewritten() {
     let replicas = Replicas::formatted();
-    let source = replicas.source("source", 2_000_000);
+    let source = replicas.source("source", (9 << 20) + 77);
     replicas.command(&["put"], &["one", &source]).run().success();
     let bytes = fs::read(format!("{source}/model.bin")).unwrap();
-    let mut image = fs::read(replicas.image(0)).unwrap();
-    let place = image.windows(64).position(|window| window == &bytes[..64]).unwrap();
-    image[place] ^= 1;
-    use std::os::unix::fs::FileExt as _;
-    let file = fs::File::options().write(true).open(replicas.image(0)).unwrap();
-    file.write_all_at(&image[place..=place], place as u64).unwrap();
+    // The short last unit too, and no unit on two replicas.
+    damage(&replicas, 0, &bytes, &[5, (3 << 20) + 4096, 9 << 20]);
+    damage(&replicas, 1, &bytes, &[2 << 20]);
     replicas.check("one", &source);
     let verify = replicas.command(&["verify"], &[]).run();
     let address = replicas.addresses[0].ip().to_string();
     assert!(String::from_utf8_lossy(&verify.stdout).contains(&address), "{verify}");
     assert!(verify.status.is_some_and(|status| !status.success()));
+
+    let missed = replicas.command(&["repair"], &["--missed-only"]).run().success();
+    assert_eq!(String::from_utf8_lossy(&missed), "nothing to repair\n");
+    let repair = replicas.command(&["repair"], &["-o", "json"]).run().success();
+    let repair: Value = serde_json::from_slice(&repair).unwrap();
+    let rewritten = |index: usize| &repair["repaired"][index]["rewritten"];
+    assert_eq!((rewritten(0), rewritten(1)), (&3.into(), &1.into()), "{repair}");
+    assert_eq!(repair["repaired"].as_array().unwrap().len(), 2);
+    replicas.command(&["verify"], &[]).run().success();
+
+    // One unit is damaged on all of them, and a second one on two.
+    for index in 0..3 {
+        damage(&replicas, index, &bytes, &[5 << 20]);
+    }
+    damage(&replicas, 0, &bytes, &[7 << 20]);
+    damage(&replicas, 2, &bytes, &[7 << 20]);
+    let line = replicas.command(&["repair"], &[]).run().failure();
+    assert!(line.contains("3 units are damaged"), "{line}");
+    let verify = replicas.command(&["verify"], &["-o", "json"]).run();
+    let verify: Value = serde_json::from_slice(&verify.stdout).unwrap();
+    let offsets = verify["damaged"].as_array().unwrap().iter().map(|one| &one["offset"]);
+    assert_eq!(offsets.collect::<Vec<_>>(), [5 << 20; 3]);
 }
 
 /// Kills a replica in a save, and repairs it.

@@ -8,6 +8,7 @@ mod checkpoint_bad_input;
 mod checkpoint_files;
 mod checkpoint_interrupts;
 mod checkpoint_kills;
+mod checkpoint_leases;
 mod checkpoint_replicas;
 mod checkpoint_volume;
 mod churn;
