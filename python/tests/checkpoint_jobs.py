@@ -162,6 +162,44 @@ def kill_rank(rank: int, world: int, urls: str | list[str], options: dict[str, A
         sys.exit(3)
 
 
+def of_rank(rank: int, value: float) -> dict[str, Any]:
+    """A state of 24 MiB that only this rank has."""
+    import torch
+
+    return {f"rank{rank}": torch.full((6 << 20,), value, dtype=torch.float32)}
+
+
+def train(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    """Saves in the background, step after step, until something ends it."""
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    writer = ft.CheckpointWriter(urls, lease=2.0, keep=2)
+    for step in range(1, 10_000):
+        state = of_rank(rank, step)
+        saved = dcp.async_save(state, checkpoint_id=f"step-{step}", storage_writer=writer)
+        print(f"saving {step}", flush=True)
+        saved.result()
+        print(f"saved {step}", flush=True)
+
+
+def resume(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
+    """Loads the newest checkpoint, prints its step, and saves the next one."""
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    import feedrail.torch as ft
+
+    state = of_rank(rank, 0)
+    dcp.load(state, storage_reader=ft.CheckpointReader(urls))
+    step = int(state[f"rank{rank}"][0])
+    assert torch.equal(state[f"rank{rank}"], of_rank(rank, step)[f"rank{rank}"])
+    print(f"loaded {step}", flush=True)
+    writer = ft.CheckpointWriter(urls, keep=2)
+    dcp.save(of_rank(rank, step + 1), checkpoint_id=f"step-{step + 1}", storage_writer=writer)
+
+
 def load_the_same(rank: int, world: int, urls: str | list[str], options: dict[str, Any]) -> None:
     """All ranks load all of a checkpoint, and write down how many bytes they read themselves."""
     import torch
@@ -199,5 +237,14 @@ def large(seed: int) -> dict[str, Any]:
     }
 
 
+def main(arguments: list[str]) -> None:
+    """`URL` writes until it is killed; `JOB RANK WORLD PORT URL` is a rank."""
+    if len(arguments) == 1:
+        write_until_killed(arguments[0])
+        return
+    job, rank, world, port, url = arguments
+    run_rank(int(rank), int(world), int(port), job, url, {})
+
+
 if __name__ == "__main__":
-    write_until_killed(sys.argv[1])
+    main(sys.argv[1:])
