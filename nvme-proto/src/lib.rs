@@ -16,8 +16,8 @@
 //! kept and displayed as hexadecimal. Reserved fields are ignored on receipt.
 //!
 //! Not implemented: PRPs, fused operations, metadata and protection information, reservations,
-//! namespace management, Format NVM, Sanitize, firmware commands, Copy, Verify, authentication, the
-//! TCP transport, command sets other than NVM, and features of PCIe only. Commands without a
+//! namespace management, Format NVM, Sanitize, firmware commands, Copy, Verify, the TCP transport,
+//! secure channels, command sets other than NVM, and features of PCIe only. Commands without a
 //! variant here are refused with Invalid Command Opcode.
 #![no_std]
 #![forbid(unsafe_code)]
@@ -30,6 +30,7 @@ mod open_enum;
 
 pub mod admin;
 pub mod async_event;
+pub mod auth;
 mod capsule;
 mod command;
 mod cqe;

@@ -1,5 +1,6 @@
 //! Tests that concern the crate as a whole.
 
+mod authentication;
 mod commands;
 mod kernel_session;
 mod structures;
