@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use std::time::SystemTime;
 
 /// The folders whose code is in the binaries.
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "nvme-proto",
     "roce-proto",
     "rdma",
@@ -15,6 +15,7 @@ const PARTS: [&str; 10] = [
     "dataset",
     "checkpoint",
     "checkpoint-store",
+    "auth",
     "mount",
     "cli",
 ];
