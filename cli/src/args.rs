@@ -3,9 +3,9 @@
 use clap::{ArgAction, Parser, Subcommand};
 
 use crate::{
-    bench_checkpoint, bench_loader, checkpoint, completions, demo, devices, discover, doctor,
-    id_ctrl, id_ns, index, list, man, manifest, merge_traces, mount, perf, read, serve, target,
-    unmount, write,
+    bench_checkpoint, bench_loader, check_dhchap_key, checkpoint, completions, demo, devices,
+    discover, doctor, gen_dhchap_key, id_ctrl, id_ns, index, list, man, manifest, merge_traces,
+    mount, perf, read, serve, target, unmount, write,
 };
 
 const EXAMPLES: &str = "\
@@ -62,6 +62,8 @@ pub(crate) enum CliCommand {
     Mount(mount::Mount),
     Unmount(unmount::Unmount),
     Target(target::TargetArgs),
+    GenDhchapKey(gen_dhchap_key::GenDhchapKey),
+    CheckDhchapKey(check_dhchap_key::CheckDhchapKey),
     Serve(serve::Serve),
     Demo(demo::Demo),
     Completions(completions::CompletionsArgs),

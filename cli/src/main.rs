@@ -8,6 +8,7 @@
 mod args;
 mod bench_checkpoint;
 mod bench_loader;
+mod check_dhchap_key;
 mod checkpoint;
 mod clock;
 mod closed_stdout;
@@ -20,6 +21,7 @@ mod discover;
 mod doctor;
 mod fields;
 mod file_map;
+mod gen_dhchap_key;
 mod id_ctrl;
 mod id_ns;
 mod identity;
@@ -120,6 +122,8 @@ fn run(command: CliCommand, verbose: u8) -> Result<()> {
         CliCommand::Demo(demo) => demo.run(verbose),
         CliCommand::Serve(serve) => serve.run(verbose),
         CliCommand::Target(target) => target.run(),
+        CliCommand::GenDhchapKey(gen_key) => gen_key.run(),
+        CliCommand::CheckDhchapKey(check_key) => check_key.run(),
         CliCommand::Doctor(_) => unreachable!("handled by the caller"),
     }
 }

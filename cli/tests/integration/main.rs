@@ -3,6 +3,7 @@
 mod bench_checkpoint;
 mod bench_loader;
 mod devices;
+mod dhchap_keys;
 mod doctor;
 mod index;
 mod manual;
