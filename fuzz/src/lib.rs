@@ -5,6 +5,7 @@
 //! that must hold for all of them; it panics where one does not. `README.md` says how to run them.
 
 mod allocations;
+pub mod auth;
 pub mod capsule;
 pub mod checkpoint;
 mod clockwork;
@@ -39,7 +40,7 @@ pub struct FuzzTarget {
 }
 
 /// Every fuzz target, in the order of `all`.
-pub const TARGETS: [FuzzTarget; 15] = [
+pub const TARGETS: [FuzzTarget; 18] = [
     target("packet", packet::run, 4, 4200, 50_000),
     target("mad", mad::run, 4, 256, 50_000),
     target("capsule", capsule::run, 4, 4300, 50_000),
@@ -55,6 +56,9 @@ pub const TARGETS: [FuzzTarget; 15] = [
     target("state", dataset::state::run, 4, 400, 20_000),
     target("url", dataset::url::run, 1, 400, 50_000),
     target("checkpoint", checkpoint::run, 8, 12_000, 10_000),
+    target("auth_message", auth::message::run, 4, 1400, 50_000),
+    target("auth_controller", auth::controller::run, auth::controller::RECORD_BYTES, 2400, 20_000),
+    target("auth_host", auth::host::run, auth::host::RECORD_BYTES, 2400, 20_000),
 ];
 
 const fn target(

@@ -1,6 +1,7 @@
 //! The first inputs of each corpus: packets, datagrams, capsules and pages of the recorded session,
 //! scripts of operations that go well, and files of training data.
 
+mod auth;
 mod checkpoint;
 mod dataset;
 
@@ -244,6 +245,9 @@ fn of(target: &str) -> Result<Seeds> {
         "state" => dataset::states(),
         "url" => dataset::urls(),
         "checkpoint" => checkpoint::volumes()?,
+        "auth_message" => auth::messages(),
+        "auth_controller" => scripts::<8>(&auth::CONTROLLER_SCRIPTS),
+        "auth_host" => scripts::<8>(&auth::HOST_SCRIPTS),
         _ => Seeds::new(),
     })
 }

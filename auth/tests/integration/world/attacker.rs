@@ -21,6 +21,8 @@ struct OwnConnection {
     transaction: AuthTransaction,
     /// Challenge that the controller sent last.
     challenge: Vec<u8>,
+    /// Whether the host was given the challenge, so that its next reply is worth a try.
+    is_relayed: bool,
 }
 
 pub(super) struct Attacker {
@@ -58,7 +60,10 @@ impl Attacker {
             2 => vec![any_recorded(ground), message],
             3 => vec![any_recorded(ground)],
             4 => vec![with_transaction(any_recorded(ground), &message)],
-            5 => vec![with_transaction(self.own.challenge.clone(), &message)],
+            5 => {
+                self.own.is_relayed = true;
+                vec![with_transaction(self.own.challenge.clone(), &message)]
+            }
             6 => vec![damaged(ground, message)],
             _ => vec![with_transaction(made_up(ground, &self.own.challenge), &message)],
         })
@@ -68,11 +73,17 @@ impl Attacker {
 impl OwnConnection {
     fn new(ground: &Ground) -> Self {
         let transaction = AuthTransaction::default();
-        Self { controller: Watch::new(ground), transaction, challenge: Vec::new() }
+        Self {
+            controller: Watch::new(ground),
+            transaction,
+            challenge: Vec::new(),
+            is_relayed: false,
+        }
     }
 
     fn exchange(&mut self, ground: &mut Ground) {
         let message = match ground.random.below(10) {
+            _ if std::mem::take(&mut self.is_relayed) => self.reply_of_the_host(ground),
             0..4 => {
                 // A challenge for a reply to come, with the number of a transaction to come.
                 let ahead = ground.random.below(3) as u16;
