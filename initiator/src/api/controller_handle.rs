@@ -9,6 +9,7 @@ use nvme_proto::{AdminCommand, Sqe};
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
+use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
@@ -20,8 +21,8 @@ use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 /// State shared by the handles of a controller, whose connection ends when it is dropped.
 pub(crate) struct ControllerHandle {
     pub(crate) host: Arc<Inner>,
-    pub(crate) engine: usize,
-    pub(crate) key: usize,
+    pub(crate) engine: EngineKey,
+    pub(crate) key: ControllerKey,
     pub(crate) scope: Arc<CurrentScope>,
     pub(crate) target: Arc<SubsystemAddress>,
 }
@@ -33,7 +34,12 @@ impl ControllerHandle {
     }
 
     /// Queues an I/O command for an open namespace; it fails if the namespace has changed since.
-    pub(crate) fn send_to(&self, namespace: usize, sqe: Sqe, data: RawData) -> Reply<RawReply> {
+    pub(crate) fn send_to(
+        &self,
+        namespace: NamespaceKey,
+        sqe: Sqe,
+        data: RawData,
+    ) -> Reply<RawReply> {
         let queue = QueueKind::Io;
         self.queue(|promise| {
             let namespace = Some(namespace);

@@ -304,7 +304,7 @@ impl Host {
     /// The error of the registration, with the resource limit that it exceeded.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
         let state = self.inner.shared.lock()?;
-        let scopes: Vec<_> = state.engines.iter().flat_map(|engine| engine.scopes()).collect();
+        let scopes: Vec<_> = state.engines.values().flat_map(|engine| engine.scopes()).collect();
         drop(state);
         scopes.iter().try_for_each(|scope| slice.register(&**scope)).map_err(Error::from)
     }
@@ -340,7 +340,7 @@ impl Host {
     pub fn counters(&self) -> HostCounters {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
         let own = state.counters;
-        state.engines.iter().fold(own, |sum, engine| sum.and(engine.counters()))
+        state.engines.values().fold(own, |sum, engine| sum.and(engine.counters()))
     }
 
     /// Starts to record commands of ranges as they complete, up to `limit` and at most 1,048,576. A
@@ -361,7 +361,7 @@ impl Host {
     /// Returns the counters of the RDMA provider of each device in use.
     pub fn provider_stats(&self) -> Vec<ProviderStats> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
-        state.engines.iter().map(|engine| ProviderStats::of(engine.group_stats())).collect()
+        state.engines.values().map(|engine| ProviderStats::of(engine.group_stats())).collect()
     }
 
     /// Returns one line for each device in use: its provider and the reason for that choice.

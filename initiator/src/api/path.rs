@@ -9,6 +9,7 @@ use crate::api::controller_handle::ControllerHandle;
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::Attachment;
+use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::controller::{RawData, RawReply};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::path_access::PathAccess;
@@ -66,7 +67,7 @@ impl NamespaceInfo {
 /// A namespace over one controller, whose engine detaches it when the last handle is dropped.
 pub(crate) struct NamespacePath {
     pub(crate) controller: Arc<ControllerHandle>,
-    pub(crate) number: usize,
+    pub(crate) number: NamespaceKey,
     pub(crate) access: PathAccess,
     pub(crate) info: NamespaceInfo,
 }
@@ -109,15 +110,15 @@ impl NamespacePath {
         self.controller.send_to(self.number, sqe, data)
     }
 
-    pub(crate) fn engine(&self) -> usize {
+    pub(crate) fn engine(&self) -> EngineKey {
         self.controller.engine
     }
 
-    pub(crate) fn controller_key(&self) -> usize {
+    pub(crate) fn controller_key(&self) -> ControllerKey {
         self.controller.key
     }
 
-    pub(crate) fn number(&self) -> usize {
+    pub(crate) fn number(&self) -> NamespaceKey {
         self.number
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use crate::api::controller_handle::ControllerHandle;
 use crate::api::path::NamespacePath;
 use crate::driver::numa::PathDistances;
+use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::range_op::RangePaths;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
 use crate::types::error::{Error, ErrorKind};
@@ -85,12 +86,9 @@ pub(crate) fn arrange(paths: &mut Vec<Arc<NamespacePath>>, distances: Option<&mu
 
 /// The path on which a range starts.
 pub(crate) struct ChosenPath {
-    /// Index of the engine in the host.
-    pub(crate) engine: usize,
-    /// Key of the controller in its engine.
-    pub(crate) controller: usize,
-    /// Key of the namespace in its controller.
-    pub(crate) namespace: usize,
+    pub(crate) engine: EngineKey,
+    pub(crate) controller: ControllerKey,
+    pub(crate) namespace: NamespaceKey,
     /// Paths that the range may be moved to; `None` if the namespace is open over one controller.
     pub(crate) paths: Option<RangePaths>,
     /// Set of these paths, which must be kept until the range has ended.

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
-use crate::engine::results::{RangeCompletion, RingKey};
+use crate::engine::arena::RingKey;
+use crate::engine::results::RangeCompletion;
 
 /// An operation in progress: a future for any runtime, or a result to wait for with
 /// [`Pending::wait`].

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::api::shards::Shards;
 use crate::api::ticket::Ticket;
 use crate::driver::host_state::Inner;
+use crate::engine::arena::{EngineKey, PlanKey};
 use crate::engine::plan_run::{PlanRun, RangeNumbers};
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::PlanKey;
 use crate::engine::shard_routes::ShardPlace;
 use crate::memory::interval_set::{IntervalSet, Overlapping};
 use crate::memory::plan_region::{ClaimKind, ClaimedMemory, Region};
@@ -131,8 +131,8 @@ fn overlap(entries: &[Entry]) -> PlanError {
     PlanError::Overlap { first: a.min(b), second: a.max(b) }
 }
 
-/// Returns the ranges of each controller, with the index of its engine.
-fn runs(plan: PlanKey, state: &Arc<PlanState>, used: &[bool]) -> Vec<(usize, PlanRun)> {
+/// Returns the ranges of each controller, with the key of its engine.
+fn runs(plan: PlanKey, state: &Arc<PlanState>, used: &[bool]) -> Vec<(EngineKey, PlanRun)> {
     let run = |place: usize, ranges| {
         let ShardPlace { engine, controller } = state.places()[place];
         let run = PlanRun::new(plan, Arc::clone(state), controller, ranges, state.options());

@@ -10,7 +10,7 @@ use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::{DriverState, system_now};
 use crate::engine::range_op::Submission;
-use crate::engine::results::RangeCompletion;
+use crate::engine::results::{RangeCompletion, ResultSink};
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
@@ -149,7 +149,7 @@ pub(crate) fn submit(
         offset,
         slice,
         keys,
-        ring: ring.key,
+        sink: ResultSink::Ring(ring.key),
         token,
         options,
         paths,

@@ -16,8 +16,8 @@ use crate::api::shards::Shards;
 use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
+use crate::engine::arena::PlanKey;
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::PlanKey;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::plan::{Outcome, PlanProgress};
 

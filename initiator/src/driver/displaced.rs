@@ -6,9 +6,10 @@ use std::sync::Arc;
 use rdma::Time;
 
 use crate::driver::state::DriverState;
+use crate::engine::arena::{ArenaKey, PlanKey};
 use crate::engine::plan_run::PlanRun;
 use crate::engine::range_op::{DisplacedRange, RangeOp};
-use crate::engine::results::{PlanKey, ReplicaRetry};
+use crate::engine::results::ReplicaRetry;
 use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
 use crate::types::error::{Error, ErrorKind};
 
@@ -48,9 +49,9 @@ impl DriverState {
         if !self.outbox.take_move() && displaced.is_empty() {
             return false;
         }
-        let loads: Vec<_> = self.engines.iter().map(|engine| engine.loads(now)).collect();
+        let loads: Vec<_> = self.engines.values().map(|engine| engine.loads(now)).collect();
         let load = |place: ShardPlace| {
-            let mut controllers = loads.get(place.engine).into_iter().flatten();
+            let mut controllers = loads.get(place.engine.index()).into_iter().flatten();
             let known = controllers.find(|(key, _)| *key == place.controller);
             known.map_or(TargetLoad::Away, |(_, load)| load.without_probe())
         };
@@ -60,7 +61,7 @@ impl DriverState {
             state.is_replicated() && state.choose_connected(range, began, load)
         };
         let mut runs = BTreeMap::<_, Vec<u32>>::new();
-        for engine in &mut self.engines {
+        for engine in self.engines.values_mut() {
             for (plan, range) in engine.give_away(&mut elsewhere) {
                 let place = outbox.plan_state(plan).entry(range).1.place;
                 runs.entry((plan, place)).or_default().push(range);
@@ -68,7 +69,7 @@ impl DriverState {
         }
         let usable = |op: &RangeOp| op.best_path(load).filter(|path| !path.load.is_away());
         let mut moves = Vec::new();
-        for engine in &mut self.engines {
+        for engine in self.engines.values_mut() {
             let given = engine.give_away_ring_ranges(&|op| usable(op).is_some());
             moves.extend(given.into_iter().map(|op| (usable(&op), op, None)));
         }

@@ -12,6 +12,7 @@ use rdma::verbs::VerbsOptions;
 use crate::driver::provider::{self, OpenedDevice};
 use crate::driver::shared::SharedEngines;
 use crate::engine::HostIdentity;
+use crate::engine::arena::{ArenaKey, EngineKey};
 use crate::engine::same_machine::NearTarget;
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
@@ -32,10 +33,10 @@ pub(crate) struct Inner {
 
 #[derive(Default)]
 pub(crate) struct OpenDevices {
-    by_source: BTreeMap<IpAddr, usize>,
+    by_source: BTreeMap<IpAddr, EngineKey>,
     /// Engines of targets on this machine, whose provider is selected for each connection, so that
     /// each has its own. An engine without controllers is reused for the next target.
-    by_target: BTreeMap<SocketAddr, usize>,
+    by_target: BTreeMap<SocketAddr, EngineKey>,
 }
 
 impl Inner {
@@ -50,7 +51,7 @@ impl Inner {
     /// Returns whether waiting is possible: a simulated device makes no progress in real time.
     pub(crate) fn can_wait(&self) -> bool {
         // In a forked child there is nothing to wait for.
-        self.shared.lock().is_ok_and(|state| state.engines.iter().all(|engine| engine.has_fds()))
+        self.shared.lock().is_ok_and(|state| state.engines.values().all(|engine| engine.has_fds()))
     }
 
     /// Returns the local address from which an address is reached.
@@ -63,11 +64,11 @@ impl Inner {
     pub(crate) fn engine_for(
         &self,
         to: SocketAddr,
-    ) -> Result<(usize, MutexGuard<'_, OpenDevices>), Error> {
+    ) -> Result<(EngineKey, MutexGuard<'_, OpenDevices>), Error> {
         drop(self.shared.lock()?);
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
         if self.fixed_device {
-            return Ok((0, devices));
+            return Ok((EngineKey::at(0), devices));
         }
         let source = self.source_for(to.ip())?;
         let is_near = self.provider == RdmaProvider::Auto && rdma::auto_shares_memory(to.ip());
@@ -93,7 +94,7 @@ impl Inner {
         &self,
         devices: &mut OpenDevices,
         target: NearTarget,
-    ) -> Result<usize, Error> {
+    ) -> Result<EngineKey, Error> {
         if let Some(&engine) = devices.by_target.get(&target.address) {
             return Ok(engine);
         }
@@ -109,7 +110,7 @@ impl Inner {
         Ok(engine)
     }
 
-    fn add(&self, source: IpAddr, opened: OpenedDevice) -> Result<usize, Error> {
+    fn add(&self, source: IpAddr, opened: OpenedDevice) -> Result<EngineKey, Error> {
         let OpenedDevice { engine, reason } = opened;
         tracing::info!(%source, %reason, "opened an RDMA device");
         Ok(self.shared.add(engine, reason)?)

@@ -11,9 +11,10 @@ use crate::driver::clock::system_now;
 use crate::driver::process::{Forked, Process};
 use crate::driver::provider;
 use crate::driver::state::DriverState;
+use crate::engine::arena::{EngineKey, PlanKey, RingKey};
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::{Deferred, PlanKey, RingKey};
+use crate::engine::results::Deferred;
 use crate::engine::same_machine::NearTarget;
 use crate::engine::{ErasedEngine, NextTurn};
 use crate::memory::plan_region::ClaimedMemory;
@@ -78,22 +79,25 @@ impl SharedEngines {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an engine and watches its descriptors; returns its index. `reason` names its provider
+    /// Adds an engine and watches its descriptors; returns its key. `reason` names its provider
     /// and the reason for that choice.
-    pub(crate) fn add(&self, engine: Box<dyn ErasedEngine>, reason: String) -> io::Result<usize> {
+    pub(crate) fn add(
+        &self,
+        engine: Box<dyn ErasedEngine>,
+        reason: String,
+    ) -> io::Result<EngineKey> {
         self.watch_engine(&*engine)?;
         let mut state = self.state();
-        state.engines.push(engine);
         state.reasons.push(reason);
-        Ok(state.engines.len() - 1)
+        Ok(state.engines.insert(engine))
     }
 
-    /// Assigns one of these engines that has no controllers to another target; returns its index.
+    /// Assigns one of these engines that has no controllers to another target; returns its key.
     pub(crate) fn retarget(
         &self,
-        mut engines: impl Iterator<Item = usize>,
+        mut engines: impl Iterator<Item = EngineKey>,
         target: NearTarget,
-    ) -> Option<usize> {
+    ) -> Option<EngineKey> {
         let mut state = self.state();
         engines.find(|&engine| state.engines.get_mut(engine).is_some_and(|it| it.retarget(target)))
     }
@@ -105,7 +109,7 @@ impl SharedEngines {
     /// Selects the providers of attempts to connect that wait for it.
     fn choose_paths(&self, state: &mut DriverState, now: Time) {
         let DriverState { engines, reasons, .. } = state;
-        for (engine, reason) in engines.iter_mut().zip(reasons) {
+        for (engine, reason) in engines.values_mut().zip(reasons) {
             let Some(change) = engine.path_change(now) else { continue };
             let new = provider::open_path(&change.target, change.to).and_then(|(device, why)| {
                 let new = engine.moved_to(device)?;
@@ -208,7 +212,7 @@ impl SharedEngines {
         &self,
         plan: Arc<PlanState>,
         memory: ClaimedMemory,
-        runs: impl FnOnce(PlanKey) -> Vec<(usize, PlanRun)>,
+        runs: impl FnOnce(PlanKey) -> Vec<(EngineKey, PlanRun)>,
     ) -> Result<PlanKey, Forked> {
         let mut state = self.lock()?;
         if plan.is_replicated() {

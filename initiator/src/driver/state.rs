@@ -5,8 +5,9 @@ use std::thread::Thread;
 use rdma::Time;
 
 use crate::driver::sleepers::Sleepers;
+use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::{Deferred, Outbox, PlanKey, RingKey};
+use crate::engine::results::{Deferred, Outbox};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::{ErasedEngine, NextTurn, earliest};
 use crate::types::counters::HostCounters;
@@ -14,7 +15,7 @@ use crate::types::counters::HostCounters;
 /// State of a host that its lock protects.
 #[derive(Default)]
 pub(crate) struct DriverState {
-    pub(crate) engines: Vec<Box<dyn ErasedEngine>>,
+    pub(crate) engines: Arena<EngineKey, Box<dyn ErasedEngine>>,
     /// Text for each engine that names its provider and the reason for that choice; empty for a
     /// device of the caller.
     pub(crate) reasons: Vec<String>,
@@ -44,7 +45,7 @@ pub(crate) struct DriverState {
 
 impl DriverState {
     pub(super) fn arm(&mut self) {
-        self.engines.iter_mut().for_each(|engine| engine.arm());
+        self.engines.values_mut().for_each(|engine| engine.arm());
     }
 
     /// Wakes a caller that waits for another to drive, if none does.
@@ -58,7 +59,7 @@ impl DriverState {
 
     pub(super) fn turn(&mut self, now: Time) -> NextTurn {
         let mut turn = NextTurn::SleepUntil(None);
-        for engine in &mut self.engines {
+        for engine in self.engines.values_mut() {
             turn = turn.and(engine.turn(now, &mut self.outbox));
         }
         if self.resubmit_displaced(now) | self.move_waiting(now) | self.resume_writes() {
@@ -73,7 +74,7 @@ impl DriverState {
 
     pub(super) fn launch(&mut self, now: Time) {
         let mut due = None;
-        for engine in &mut self.engines {
+        for engine in self.engines.values_mut() {
             due = earliest(due, engine.launch(now, &mut self.outbox));
         }
         // A previous turn may have left work.
@@ -120,7 +121,7 @@ impl DriverState {
     fn resume_writes(&mut self) -> bool {
         let is_released = self.outbox.writes.take_released();
         if is_released {
-            self.engines.iter_mut().for_each(|engine| engine.resume_writes());
+            self.engines.values_mut().for_each(|engine| engine.resume_writes());
         }
         is_released
     }
@@ -129,7 +130,7 @@ impl DriverState {
         // Ranges between two replicas belong to no engine.
         let between = self.outbox.cancel_replica_retries(plan);
         let outbox = &mut self.outbox;
-        let engines = self.engines.iter_mut();
+        let engines = self.engines.values_mut();
         between + engines.map(|engine| engine.cancel_plan(plan, outbox)).sum::<usize>()
     }
 
@@ -138,7 +139,7 @@ impl DriverState {
         let has_ranges = self.outbox.in_flight(ring) > 0;
         self.outbox.close(ring);
         if has_ranges {
-            for engine in &mut self.engines {
+            for engine in self.engines.values_mut() {
                 engine.abandon(ring, &mut self.outbox);
             }
         }

@@ -95,7 +95,7 @@ impl SharedEngines {
 
     fn consume(&self, state: &mut DriverState, consumed: Option<Consumed>) {
         let Some(Consumed { interrupt }) = consumed else { return };
-        for engine in &mut state.engines {
+        for engine in state.engines.values_mut() {
             engine.acknowledge();
         }
         if interrupt {
@@ -338,7 +338,7 @@ impl SharedEngines {
             self.fall_asleep();
             let now = system_now();
             let turn = self.turn(now);
-            let over = now >= end || self.state().engines.iter().all(|engine| engine.is_quiet());
+            let over = now >= end || self.state().engines.values().all(|engine| engine.is_quiet());
             let woken = match turn {
                 NextTurn::SleepUntil(deadline) if !over => {
                     self.wait_for_events(earliest(deadline, Some(end)))

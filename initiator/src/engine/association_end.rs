@@ -6,6 +6,7 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, Status, admin};
 use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
 
+use crate::engine::arena::{ControllerKey, RangeKey};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
     BusyTarget, ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
@@ -28,7 +29,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn end_association(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         cause: Error,
         outbox: &mut Outbox,
     ) {
@@ -100,7 +101,7 @@ impl<P: Provider> HostEngine<P> {
         &mut self,
         now: Time,
         since: Time,
-        key: usize,
+        key: ControllerKey,
         cause: Error,
         outbox: &mut Outbox,
     ) {
@@ -124,14 +125,19 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Ends an attempt to connect over the network, so that the next one uses shared memory.
-    pub(crate) fn leave_for_shared_memory(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn leave_for_shared_memory(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        outbox: &mut Outbox,
+    ) {
         self.disconnect(now, key, outbox);
         self.reopen_path();
         self.controllers[key].phase = ControllerPhase::Resting(now);
     }
 
     /// Disconnects the queues of an association, and interrupts the commands in flight on them.
-    fn disconnect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn disconnect(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         self.ready_list.mark_ready(key);
         self.put_up_fence(now, key, outbox);
         let controller = &mut self.controllers[key];
@@ -140,7 +146,7 @@ impl<P: Provider> HostEngine<P> {
         // All queue pairs are failed first, since data of a command could arrive on another
         // queue's.
         for &queue in &queues {
-            self.group.fail(self.queues[queue as usize].qp());
+            self.group.fail(self.queues[queue].qp());
         }
         let connections: Vec<_> = self.connections.of(key).collect();
         for (id, conn) in connections {
@@ -155,7 +161,7 @@ impl<P: Provider> HostEngine<P> {
         self.pushed = true;
         let mut unfinished = Vec::new();
         for queue in queues {
-            let queue = self.queues.remove(queue as usize);
+            let queue = self.queues.remove(queue);
             self.group.release(queue.qp());
             unfinished.extend(queue.into_unfinished());
         }
@@ -177,7 +183,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Handles the loss of a command with its association: it fails, or is sent again on the next
     /// one.
-    pub(crate) fn interrupt(&mut self, key: usize, task: Task, outbox: &mut Outbox) {
+    pub(crate) fn interrupt(&mut self, key: ControllerKey, task: Task, outbox: &mut Outbox) {
         match task {
             Task::Piece(piece) => self.return_piece(key, piece, outbox),
             Task::Raw { promise, chunk, to_host, namespace, deadline, again, alters } => {
@@ -208,7 +214,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Makes a controller unusable: waiting and later operations fail with `error`.
-    fn release_resources(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
+    fn release_resources(&mut self, key: ControllerKey, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.phase = ControllerPhase::Dead(error.clone());
         if let Some(first) = controller.first.take() {
@@ -220,7 +226,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Fails all operations that wait for a connection of a controller.
-    fn fail_waiting(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
+    fn fail_waiting(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let unchecked = mem::take(&mut controller.unchecked);
         for raw in mem::take(&mut controller.raw).into_iter().chain(unchecked) {
@@ -248,7 +254,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn check_outage(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn check_outage(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         let Some(outage) = &controller.outage else { return };
         let after = controller.options.loss_timeout;
@@ -262,7 +268,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Records the loss of a target that could not be reached in time or refuses this host: all
     /// operations fail, new ones immediately, until it is connected again.
-    fn lose(&mut self, key: usize, error: Error, outbox: &mut Outbox) {
+    fn lose(&mut self, key: ControllerKey, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         tracing::warn!(%error, "target lost; connecting to it continues");
         if let Some(outage) = &mut controller.outage {
@@ -271,7 +277,7 @@ impl<P: Provider> HostEngine<P> {
         self.fail_waiting(key, &error, outbox);
     }
 
-    fn run_controller_timers(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn run_controller_timers(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         match &controller.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
@@ -301,7 +307,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn keep_alive(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let timeout_ms = controller.options.keep_alive_ms;
         if controller.keep_alive.next.is_none_or(|next| next > now) {
@@ -319,7 +325,7 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn send_keep_alive(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn send_keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         self.controllers[key].keep_alive.sent = Some(now);
         self.counters.keep_alives += 1;
         let sqe = AdminCommand::KeepAlive.to_sqe();
@@ -328,7 +334,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Ends the association of a target that has not responded for too long. Without this a lost
     /// target could stay undetected: if it has acknowledged the commands, nothing is retransmitted.
-    fn watch_silence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn watch_silence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let Some(silence) = controller.options.silence() else { return };
         if controller.keep_alive.watch.is_none_or(|watch| watch > now) {
@@ -357,13 +363,13 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn abort_commands_of(
         &mut self,
         now: Time,
-        key: usize,
-        op: usize,
+        key: ControllerKey,
+        op: RangeKey,
         outbox: &mut Outbox,
     ) {
         let queues = self.controllers[key].queues.iter().skip(1);
         let commands: Vec<admin::Abort> = queues
-            .map(|&queue| &self.queues[queue as usize])
+            .map(|&queue| &self.queues[queue])
             .flat_map(|queue| queue.awaiting().map(|(cid, task)| (queue.qid(), cid, task)))
             .filter(|(_, _, task)| matches!(task, Task::Piece(piece) if piece.op == op))
             .map(|(sqid, cid, _)| admin::Abort { sqid, cid })
@@ -378,13 +384,13 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn send_admin(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         sqe: Sqe,
         task: Task,
         outbox: &mut Outbox,
     ) {
         let Some(&admin) = self.controllers[key].queues.first() else { return };
-        let queue = &mut self.queues[admin as usize];
+        let queue = &mut self.queues[admin];
         if queue.room() == 0 {
             return;
         }
@@ -398,7 +404,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Starts the shutdown of a controller whose last handle was dropped.
-    pub(crate) fn start_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn start_closing(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         self.ready_list.mark_ready(key);
         controller.closing = true;
@@ -410,22 +416,22 @@ impl<P: Provider> HostEngine<P> {
         self.send_admin(now, key, sqe, Task::Shutdown, outbox);
     }
 
-    pub(crate) fn end_closing(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn end_closing(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         self.disconnect(now, key, outbox);
         self.forget(key, outbox);
     }
 
     /// Removes a controller that has no association.
-    fn forget(&mut self, key: usize, outbox: &mut Outbox) {
+    fn forget(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let error = Error::from(ErrorKind::Closed).of_target(&self.controllers[key].target);
         self.release_resources(key, error, outbox);
-        for (_, attached) in &self.controllers.remove(key).namespaces {
+        for attached in self.controllers.remove(key).namespaces.values() {
             outbox.writes.close(attached.written);
         }
     }
 
     /// Removes namespaces without handles and without operations in progress.
-    pub(crate) fn sweep_namespaces(&mut self, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn sweep_namespaces(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let of_raws = self.namespaces_of_raws(key);
         let ops = &self.ops;
         let controller = &mut self.controllers[key];

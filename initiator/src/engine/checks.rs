@@ -14,6 +14,7 @@ use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
 use rdma::{Provider, Time};
 
+use crate::engine::arena::{ControllerKey, NamespaceKey};
 use crate::engine::controller::{ControllerState, RangeCommand, Task};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::path_access::{AccessChange, AnaTable};
@@ -64,8 +65,8 @@ impl Check {
 /// State of the checks of a controller's namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct Checks {
-    /// Keys of the namespaces that wait for their check; they may have been removed since.
-    due: VecDeque<usize>,
+    /// Namespaces that wait for their check; they may have been removed since.
+    due: VecDeque<NamespaceKey>,
     /// Number of commands in flight.
     under_way: usize,
     /// Whether the Changed Namespace List must be read.
@@ -99,7 +100,7 @@ pub(crate) struct CheckTask {
 #[derive(Clone, Copy, Debug)]
 enum CheckQuestion {
     /// Identity of this namespace.
-    Identify { namespace: usize },
+    Identify { namespace: NamespaceKey },
     /// Log page with the Changed Namespace List.
     ChangedList,
     /// ANA log page, with the states of groups.
@@ -109,7 +110,7 @@ enum CheckQuestion {
 impl<P: Provider> HostEngine<P> {
     /// Checks the namespaces of earlier connections after a controller was connected, and enables
     /// Asynchronous Events.
-    pub(crate) fn begin_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn begin_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
         controller.checks.has_news = true;
@@ -120,7 +121,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &mut self.controllers[key];
         let Some(&admin) = controller.queues.first() else { return };
         let wants_notices = controller.notices != AsyncEventConfig::new();
-        if wants_notices && self.queues[admin as usize].depth() >= SLOTS_FOR_EVENTS {
+        if wants_notices && self.queues[admin].depth() >= SLOTS_FOR_EVENTS {
             let feature = Feature::AsyncEventConfig(controller.notices);
             let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
             self.send_admin(now, key, sqe, Task::EventConfig, outbox);
@@ -128,14 +129,26 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Sends an Asynchronous Event Request, if the last command for events was successful.
-    pub(crate) fn await_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
+    pub(crate) fn await_event(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
         if cqe.status().is_success() {
             let sqe = AdminCommand::AsyncEventRequest.to_sqe();
             self.send_admin(now, key, sqe, Task::AsyncEvent, outbox);
         }
     }
 
-    pub(crate) fn take_event(&mut self, now: Time, key: usize, cqe: &Cqe, outbox: &mut Outbox) {
+    pub(crate) fn take_event(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        cqe: &Cqe,
+        outbox: &mut Outbox,
+    ) {
         self.await_event(now, key, cqe, outbox);
         let event = AsyncEvent::from_bits(cqe.dw0.get());
         let Some(notice) = event.as_notice().filter(|_| cqe.status().is_success()) else { return };
@@ -150,7 +163,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Sends the commands that are due, as far as there is room.
-    pub(crate) fn issue_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn issue_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         while self.controllers[key].is_live() && self.has_check_room(key) {
             let controller = &mut self.controllers[key];
             if std::mem::take(&mut controller.checks.reads_list) {
@@ -187,7 +200,7 @@ impl<P: Provider> HostEngine<P> {
     /// Selects the next namespace to check, other than those with writes in flight: once the
     /// successor of a namespace was identified, a target may accept commands for it, and a delayed
     /// write would change the wrong namespace.
-    fn next_to_check(&mut self, key: usize) -> Option<usize> {
+    fn next_to_check(&mut self, key: ControllerKey) -> Option<NamespaceKey> {
         for _ in 0..self.controllers[key].checks.due.len() {
             let controller = &mut self.controllers[key];
             let namespace = controller.checks.due.pop_front()?;
@@ -205,12 +218,12 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns whether writes to a namespace are in flight, or must still be sent for blocks that
     /// were read.
-    fn has_writes_on(&self, key: usize, namespace: usize) -> bool {
+    fn has_writes_on(&self, key: ControllerKey, namespace: NamespaceKey) -> bool {
         let controller = &self.controllers[key];
         let is_of = |command: &RangeCommand| {
             self.ops.get(command.op).is_some_and(|op| op.is_on(key, namespace))
         };
-        let queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
+        let queues = controller.queues.iter().map(|&queue| &self.queues[queue]);
         let mut in_flight = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
         controller.modified.iter().any(is_of)
             || in_flight.any(|task| match task {
@@ -219,7 +232,7 @@ impl<P: Provider> HostEngine<P> {
             })
     }
 
-    fn has_check_room(&self, key: usize) -> bool {
+    fn has_check_room(&self, key: ControllerKey) -> bool {
         let controller = &self.controllers[key];
         controller.checks.under_way < MAX_UNDER_WAY
             && controller.bounce.has_free()
@@ -229,7 +242,7 @@ impl<P: Provider> HostEngine<P> {
     fn send_check(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         sqe: Sqe,
         task: CheckTask,
         outbox: &mut Outbox,
@@ -241,7 +254,7 @@ impl<P: Provider> HostEngine<P> {
         controller.checks.progress = now;
         let data: Data<'_, P> = controller.bounce.data(&task.chunk, Identify::DATA_BYTES as u32);
         let device = controller.scope.device();
-        let queue = &mut self.queues[admin as usize];
+        let queue = &mut self.queues[admin];
         self.pushed = true;
         self.counters.commands += 1;
         let issued = queue.issue(device, &mut self.group, sqe, data, Task::Check(task));
@@ -253,7 +266,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Releases a command of a check whose connection was lost. All namespaces are checked on the
     /// next one.
-    pub(crate) fn interrupt_check(&mut self, key: usize, task: CheckTask) {
+    pub(crate) fn interrupt_check(&mut self, key: ControllerKey, task: CheckTask) {
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
         controller.bounce.release(task.chunk);
@@ -263,7 +276,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn finish_check(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         CheckTask { question, chunk }: CheckTask,
         cqe: &Cqe,
         outbox: &mut Outbox,
@@ -297,8 +310,8 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn note_refused_access(
         &mut self,
         now: Time,
-        key: usize,
-        namespace: usize,
+        key: ControllerKey,
+        namespace: NamespaceKey,
         status: Status,
         outbox: &mut Outbox,
     ) {
@@ -312,12 +325,12 @@ impl<P: Provider> HostEngine<P> {
 
     /// Sets the access states of the namespaces from the ANA table. Ranges that waited for another
     /// state continue, on this path or another.
-    fn apply_ana(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn apply_ana(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let nothing = AnaTable::default();
         let ana = controller.ana.as_ref().unwrap_or(&nothing);
         let (mut opened, mut has_changed, mut has_closed) = (Vec::new(), false, false);
-        for (number, attached) in &controller.namespaces {
+        for (number, attached) in controller.namespaces.iter() {
             let change = ana.apply(attached.identity.ana_group, &attached.access);
             has_changed |= change != AccessChange::None;
             has_closed |= change == AccessChange::Closed;
@@ -325,7 +338,7 @@ impl<P: Provider> HostEngine<P> {
                 opened.push(number);
             }
         }
-        let waits = controller.namespaces.iter().any(|(_, it)| it.access.obstacle().is_some());
+        let waits = controller.namespaces.values().any(|it| it.access.obstacle().is_some());
         controller.checks.ana_again = waits.then(|| now + ANA_PAUSE);
         for number in opened {
             let waiting = std::mem::take(&mut self.controllers[key].namespaces[number].waiting);
@@ -342,7 +355,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Schedules another read of the ANA log page while ranges wait for another state: an event may
     /// be lost.
-    pub(crate) fn ask_again_for_access(&mut self, now: Time, key: usize) {
+    pub(crate) fn ask_again_for_access(&mut self, now: Time, key: ControllerKey) {
         let checks = &mut self.controllers[key].checks;
         if checks.ana_again.is_some_and(|time| time <= now) {
             checks.ana_again = None;
@@ -354,8 +367,8 @@ impl<P: Provider> HostEngine<P> {
     fn take_identity(
         &mut self,
         now: Time,
-        key: usize,
-        namespace: usize,
+        key: ControllerKey,
+        namespace: NamespaceKey,
         chunk: BounceChunk,
         cqe: &Cqe,
         data: &[u8],
@@ -410,8 +423,8 @@ impl<P: Provider> HostEngine<P> {
     fn compare(
         &mut self,
         now: Time,
-        key: usize,
-        namespace: usize,
+        key: ControllerKey,
+        namespace: NamespaceKey,
         identity: &NamespaceIdentity,
         stale: bool,
         outbox: &mut Outbox,
@@ -446,7 +459,13 @@ impl<P: Provider> HostEngine<P> {
 
     /// Records that a namespace is no longer the one that was opened: its waiting ranges fail, as
     /// do all later commands.
-    fn lose_namespace(&mut self, key: usize, number: usize, change: String, outbox: &mut Outbox) {
+    fn lose_namespace(
+        &mut self,
+        key: ControllerKey,
+        number: NamespaceKey,
+        change: String,
+        outbox: &mut Outbox,
+    ) {
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[number];
         let error = Error::new(ErrorKind::Changed(change))
@@ -458,7 +477,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Ends the association if a command of a check exceeds the admin time-out.
-    pub(crate) fn expire_checks(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn expire_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         if self.controllers[key].checks_deadline().is_some_and(|time| time <= now) {
             let cause = "the target does not say whether its namespaces are what they were";
             self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
@@ -487,7 +506,7 @@ impl<P: Provider> ControllerState<P> {
 
     /// Schedules checks of the open namespaces that `which` selects.
     fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
-        for (number, attached) in &mut self.namespaces {
+        for (number, attached) in self.namespaces.iter_mut() {
             if attached.gone.is_some() || !which(attached.nsid) {
                 continue;
             }
@@ -527,7 +546,7 @@ impl<P: Provider> ControllerState<P> {
         self.checks.reads_list = false;
         self.checks.reads_ana = false;
         self.checks.ana_again = None;
-        for (_, attached) in &mut self.namespaces {
+        for attached in self.namespaces.values_mut() {
             attached.check = Check::Passed;
         }
     }

@@ -4,6 +4,7 @@ use nvme_proto::{Cqe, NvmOpcode, Qid};
 use rdma::{Provider, Time};
 
 use crate::engine::HostEngine;
+use crate::engine::arena::ControllerKey;
 use crate::engine::controller::{BlockStage, RangeCommand};
 use crate::types::host_trace::{SentCommand, TraceInProgress};
 use crate::types::time::MonotonicTime;
@@ -14,7 +15,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn trace_piece(
         &self,
         now: Time,
-        (key, qid): (usize, Qid),
+        (key, qid): (ControllerKey, Qid),
         piece: &RangeCommand,
         cqe: &Cqe,
         trace: &mut TraceInProgress,

@@ -18,6 +18,7 @@ use rdma::{
 };
 
 use crate::engine::HostEngine;
+use crate::engine::arena::{ControllerKey, QueueKey};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
     ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Opening, OpeningStep, Task,
@@ -41,7 +42,7 @@ const READY_POLL: Duration = Duration::from_millis(20);
 
 impl<P: Provider> HostEngine<P> {
     /// Starts an attempt to connect, or waits for the selection of the provider.
-    pub(crate) fn open(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn open(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         if self.waits_for_path(outbox) {
             return;
         }
@@ -66,7 +67,7 @@ impl<P: Provider> HostEngine<P> {
         self.open_queue(now, key, Qid::ADMIN, outbox);
     }
 
-    fn open_queue(&mut self, now: Time, key: usize, qid: Qid, outbox: &mut Outbox) {
+    fn open_queue(&mut self, now: Time, key: ControllerKey, qid: Qid, outbox: &mut Outbox) {
         let options = &self.controllers[key].options;
         let conn_options = ConnOptions {
             type_of_service: options.type_of_service,
@@ -84,7 +85,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn handle_resolved(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         qid: Qid,
         conn: ConnId,
         outbox: &mut Outbox,
@@ -97,7 +98,7 @@ impl<P: Provider> HostEngine<P> {
     fn request_connection(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         qid: Qid,
         conn: ConnId,
     ) -> Result<(), Error> {
@@ -113,11 +114,12 @@ impl<P: Provider> HostEngine<P> {
         let device = self.controllers[key].scope.device();
         let new = self.cm.create_qp(conn, &self.group.handle(), device, &config).map_err(local)?;
         let qp = self.group.adopt(new);
-        let vacant = self.queues.vacant_entry();
-        // There are far fewer queues than 2^32.
-        let queue_key = vacant.key() as u32;
+        let queue_key = self.queues.next_key();
         let queue = match HostQueue::new(device, queue_key, key, qid, conn, qp, slots) {
-            Ok(queue) => vacant.insert(queue),
+            Ok(queue) => {
+                self.queues.insert(queue);
+                &mut self.queues[queue_key]
+            }
             Err(error) => {
                 self.group.release(qp);
                 return Err(error.into());
@@ -140,7 +142,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns the entries of a submission queue before it is connected.
-    fn entries(&self, key: usize, qid: Qid) -> u16 {
+    fn entries(&self, key: ControllerKey, qid: Qid) -> u16 {
         let wanted = match &self.controllers[key].phase {
             ControllerPhase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
             _ => ADMIN_ENTRIES,
@@ -156,16 +158,16 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn handle_established(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         conn: ConnId,
         params: &ConnParams,
         outbox: &mut Outbox,
     ) {
         let queue = self.controllers[key].queues.last().copied();
-        let Some(queue) = queue.filter(|&queue| self.queues[queue as usize].conn() == conn) else {
+        let Some(queue) = queue.filter(|&queue| self.queues[queue].conn() == conn) else {
             return;
         };
-        if self.queues[queue as usize].qid().is_admin() && self.should_share_memory(key) {
+        if self.queues[queue].qid().is_admin() && self.should_share_memory(key) {
             return self.leave_for_shared_memory(now, key, outbox);
         }
         match ConnectAccept::parse(params.private_data.as_slice()) {
@@ -174,7 +176,7 @@ impl<P: Provider> HostEngine<P> {
                 self.end_association(now, key, ErrorKind::Malformed(what).into(), outbox);
             }
             Some(accept) => {
-                let queue = &mut self.queues[queue as usize];
+                let queue = &mut self.queues[queue];
                 // Zero is not valid, so the target does not report the number.
                 if accept.receive_entries() != 0 {
                     queue.limit(accept.receive_entries());
@@ -184,10 +186,10 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn send_connect(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn send_connect(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let queue = *controller.queues.last().expect("the queue that was just connected");
-        let qid = self.queues[queue as usize].qid();
+        let qid = self.queues[queue].qid();
         let cntlid = if qid.is_admin() { Cntlid::DYNAMIC } else { controller.limits.cntlid };
         let data = ConnectData::new(self.host.id, cntlid, controller.target.nqn, self.host.nqn);
         let ControllerPhase::Opening(opening) = &mut controller.phase else { return };
@@ -209,7 +211,7 @@ impl<P: Provider> HostEngine<P> {
     fn send_step(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         step: OpeningStep,
         sqe: Sqe,
         data_bytes: usize,
@@ -225,8 +227,8 @@ impl<P: Provider> HostEngine<P> {
     fn send_opening(
         &mut self,
         now: Time,
-        key: usize,
-        queue: u32,
+        key: ControllerKey,
+        queue: QueueKey,
         sqe: Sqe,
         data_bytes: u32,
         outbox: &mut Outbox,
@@ -237,7 +239,7 @@ impl<P: Provider> HostEngine<P> {
             0 => Data::None,
             length => controller.bounce.data(&opening.chunk, length),
         };
-        let queue = &mut self.queues[queue as usize];
+        let queue = &mut self.queues[queue];
         self.pushed = true;
         self.counters.commands += 1;
         let issued =
@@ -251,7 +253,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn advance_opening(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
@@ -263,7 +265,7 @@ impl<P: Provider> HostEngine<P> {
     fn take_answer(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) -> Result<(), Error> {
@@ -306,7 +308,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    fn take_connect(&mut self, key: usize, cqe: &Cqe) -> Result<(), Error> {
+    fn take_connect(&mut self, key: ControllerKey, cqe: &Cqe) -> Result<(), Error> {
         let status = cqe.status();
         if !status.is_success() {
             let field = refused_field(status, ConnectParameter::from_dw0(cqe.dw0.get()));
@@ -330,7 +332,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    fn take_capabilities(&mut self, key: usize, cqe: &Cqe) -> Result<Sqe, Error> {
+    fn take_capabilities(&mut self, key: ControllerKey, cqe: &Cqe) -> Result<Sqe, Error> {
         succeeded(cqe)?;
         let cap = Cap::from_bits(cqe.result());
         if cap.mqes_z() == 0 {
@@ -363,7 +365,7 @@ impl<P: Provider> HostEngine<P> {
     fn take_ready(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) -> Result<(), Error> {
@@ -382,14 +384,14 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Reads CSTS again, until CSTS.RDY is set.
-    pub(crate) fn poll_ready(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn poll_ready(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
             opening.poll_at = None;
         }
         self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
     }
 
-    fn take_identify(&mut self, key: usize) -> Result<(), Error> {
+    fn take_identify(&mut self, key: ControllerKey) -> Result<(), Error> {
         let controller = &mut self.controllers[key];
         let ControllerPhase::Opening(opening) = &controller.phase else { return Ok(()) };
         let mut data = vec![0; Identify::DATA_BYTES];
@@ -429,7 +431,7 @@ impl<P: Provider> HostEngine<P> {
         Ok(())
     }
 
-    fn ask_for_queues(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn ask_for_queues(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if controller.is_discovery() {
             return self.opened(now, key, outbox);
@@ -439,7 +441,7 @@ impl<P: Provider> HostEngine<P> {
         self.send_step(now, key, OpeningStep::QueueCount, sqe, 0, outbox);
     }
 
-    fn take_queue_count(&mut self, key: usize, cqe: &Cqe) -> Result<(), Error> {
+    fn take_queue_count(&mut self, key: ControllerKey, cqe: &Cqe) -> Result<(), Error> {
         succeeded(cqe)?;
         let fid = nvme_proto::feature::FeatureId::NUMBER_OF_QUEUES;
         let granted = match Feature::parse(fid, cqe.dw0.get()) {
@@ -452,11 +454,11 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Connects the next I/O queue, or completes the attempt when all are connected.
-    fn open_next_queue(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn open_next_queue(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let next = controller.queues.len();
         if let Some(&queue) = controller.queues.last().filter(|_| next > 1) {
-            let queue = &mut self.queues[queue as usize];
+            let queue = &mut self.queues[queue];
             queue.limit(controller.limits.max_commands);
             queue.set_in_capsule_bytes(controller.limits.in_capsule_bytes);
             controller.limits.queue_depth = queue.depth();
@@ -471,7 +473,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Completes an attempt to connect: the controller is ready for commands.
-    fn opened(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    fn opened(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if let ControllerPhase::Opening(opening) =
             std::mem::replace(&mut controller.phase, ControllerPhase::Live(now))

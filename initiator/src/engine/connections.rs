@@ -5,20 +5,22 @@ use std::collections::BTreeMap;
 use nvme_proto::Qid;
 use rdma::ConnId;
 
+use crate::engine::arena::ControllerKey;
+
 /// Use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionRole {
     /// Connection of a queue that is being established.
-    Opening { controller: usize, qid: Qid },
+    Opening { controller: ControllerKey, qid: Qid },
     /// Connection of a queue that is established and may carry commands.
-    Open { controller: usize },
+    Open { controller: ControllerKey },
     /// Connection that this host has disconnected; the reply of the peer is awaited.
     Closing,
 }
 
 impl ConnectionRole {
     /// Returns the controller of the queue, unless it is disconnected.
-    pub(crate) fn controller(self) -> Option<usize> {
+    pub(crate) fn controller(self) -> Option<ControllerKey> {
         match self {
             Self::Opening { controller, .. } | Self::Open { controller } => Some(controller),
             Self::Closing => None,
@@ -59,7 +61,7 @@ impl Connections {
     /// Returns the connections of a controller.
     pub(crate) fn of(
         &self,
-        controller: usize,
+        controller: ControllerKey,
     ) -> impl Iterator<Item = (ConnId, ConnectionRole)> + '_ {
         let all = self.all.iter().map(|(&id, &conn)| (id, conn));
         all.filter(move |(_, conn)| conn.controller() == Some(controller))

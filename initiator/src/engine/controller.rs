@@ -8,8 +8,8 @@ use nvme_proto::feature::AsyncEventConfig;
 use nvme_proto::registers::Cc;
 use nvme_proto::{Cntlid, Nsid, Sqe};
 use rdma::{Provider, Time};
-use slab::Slab;
 
+use crate::engine::arena::{Arena, NamespaceKey, QueueKey, RangeKey, RunKey, WrittenNamespace};
 use crate::engine::block_plan::{BlockStep, Geometry};
 use crate::engine::breaker::{Admission, CircuitBreaker};
 use crate::engine::change_count::ChangeCount;
@@ -20,7 +20,6 @@ use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::shard_routes::TargetLoad;
-use crate::engine::write_table::WrittenNamespace;
 use crate::memory::bounce::{BounceChunk, BouncePool};
 use crate::memory::region::{CurrentScope, RegistrationScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
@@ -71,7 +70,7 @@ pub(crate) struct ControllerState<P: Provider> {
     /// Number of attempts to connect so far.
     pub(crate) epoch: u64,
     /// Keys of the queues of the current association in the engine; the admin queue is the first.
-    pub(crate) queues: Vec<u32>,
+    pub(crate) queues: Vec<QueueKey>,
     pub(crate) next_queue: usize,
     pub(crate) limits: ControllerLimits,
     /// Asynchronous Events that the host enables: those that it uses and the controller supports.
@@ -96,16 +95,16 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) outage: Option<Outage>,
     /// State of the first connect until it has succeeded or failed.
     pub(crate) first: Option<FirstConnect>,
-    pub(crate) namespaces: Slab<Attached>,
+    pub(crate) namespaces: Arena<NamespaceKey, Attached>,
     pub(crate) checks: Checks,
     /// Count of changes of the Discovery Log Page.
     pub(crate) log_changes: ChangeCount,
     /// Count of changes of the namespaces.
     pub(crate) namespace_changes: ChangeCount,
     /// Ranges with commands to send, by class.
-    pub(crate) ready: [VecDeque<usize>; Class::COUNT],
+    pub(crate) ready: [VecDeque<RangeKey>; Class::COUNT],
     /// Plans with ranges that were not started, by class.
-    pub(crate) runs: [VecDeque<usize>; Class::COUNT],
+    pub(crate) runs: [VecDeque<RunKey>; Class::COUNT],
     /// Turns of ranges and plans, by class.
     pub(crate) turns: [IssueTurns; Class::COUNT],
     /// Bytes of ranges in progress for which no command was sent.
@@ -117,9 +116,9 @@ pub(crate) struct ControllerState<P: Provider> {
     /// Blocks that were read and modified for partial writes, and must be written.
     pub(crate) modified: VecDeque<RangeCommand>,
     /// Writes that wait for another write to the same blocks, which is in progress or fenced.
-    pub(crate) blocked: VecDeque<usize>,
+    pub(crate) blocked: VecDeque<RangeKey>,
     /// Ranges that wait before a retry, each with the time of the retry.
-    pub(crate) delayed: Vec<(Time, usize)>,
+    pub(crate) delayed: Vec<(Time, RangeKey)>,
     /// Commands other than those of ranges that were not sent yet.
     pub(crate) raw: VecDeque<Raw>,
     /// Commands that wait for the check of their namespace, or for a fence.
@@ -289,14 +288,14 @@ pub(crate) struct Attached {
     pub(crate) gone: Option<Error>,
     pub(crate) check: Check,
     /// Ranges that wait for the check or the access state.
-    pub(crate) waiting: VecDeque<usize>,
+    pub(crate) waiting: VecDeque<RangeKey>,
     /// Key of the namespace in the host's table of writes.
     pub(crate) written: WrittenNamespace,
 }
 
 /// A read or write command for a part of a range.
 pub(crate) struct RangeCommand {
-    pub(crate) op: usize,
+    pub(crate) op: RangeKey,
     /// First byte in the namespace that it covers.
     pub(crate) start: u64,
     pub(crate) step: BlockStep,
@@ -321,8 +320,8 @@ pub(crate) struct Raw {
     pub(crate) sqe: Sqe,
     pub(crate) data: RawData,
     pub(crate) queue: QueueKind,
-    /// Key of the open namespace that it is for; it fails once that namespace was replaced.
-    pub(crate) namespace: Option<usize>,
+    /// Open namespace that it is for; it fails once that namespace was replaced.
+    pub(crate) namespace: Option<NamespaceKey>,
     /// Set when the engine takes it.
     pub(crate) deadline: Time,
     /// Whether it has no side effects, so that it is sent again if its connection is lost.
@@ -373,7 +372,7 @@ pub(crate) enum Task {
         promise: Promise<RawReply>,
         chunk: Option<BounceChunk>,
         to_host: u32,
-        namespace: Option<usize>,
+        namespace: Option<NamespaceKey>,
         deadline: Time,
         /// The command, if it is sent again after the loss of its connection.
         again: Option<Sqe>,
@@ -511,7 +510,7 @@ impl<P: Provider> ControllerState<P> {
     }
 
     /// Returns whether a namespace is accessible over it now.
-    pub(crate) fn is_path_to(&self, namespace: usize) -> bool {
+    pub(crate) fn is_path_to(&self, namespace: NamespaceKey) -> bool {
         let attached = self.namespaces.get(namespace);
         self.is_live() && attached.is_some_and(|attached| attached.access.is_usable())
     }
@@ -548,7 +547,7 @@ impl<P: Provider> ControllerState<P> {
     ///
     /// # Errors
     /// The namespace was closed, or is no longer the one that was opened.
-    pub(crate) fn namespace(&self, key: usize) -> Result<&Attached, Error> {
+    pub(crate) fn namespace(&self, key: NamespaceKey) -> Result<&Attached, Error> {
         let attached = self.namespaces.get(key).ok_or(ErrorKind::Closed)?;
         match &attached.gone {
             Some(error) => Err(error.clone()),

@@ -9,6 +9,7 @@ use rustix::event::epoll;
 
 use crate::engine::HostEngine;
 use crate::engine::controller::ControllerPhase;
+use crate::engine::queue::HostQueue;
 use crate::engine::results::Outbox;
 use crate::types::error::ErrorKind;
 
@@ -85,14 +86,17 @@ impl<P: Provider> HostEngine<P> {
     }
 
     fn queue_pair_failed(&mut self, now: Time, qpn: u32, outbox: &mut Outbox) {
-        let mut queues = self.queues.iter().map(|(_, queue)| queue);
-        let Some(queue) = queues.find(|queue| self.group.qpn(queue.qp()) == qpn) else { return };
+        let mut queues = self.queues.values();
+        let failed = queues.find(|queue| self.group.qpn(queue.qp()) == qpn);
+        let Some(controller) = failed.map(HostQueue::controller) else { return };
+        drop(queues);
         let cause = ErrorKind::ConnectionLost("the RDMA device reports a failed queue pair");
-        self.end_association(now, queue.controller(), cause.into(), outbox);
+        self.end_association(now, controller, cause.into(), outbox);
     }
 
     fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {
-        for key in 0..self.controllers.capacity() {
+        let keys: Vec<_> = self.controllers.keys().collect();
+        for key in keys {
             let phase = self.controllers.get(key).map(|controller| &controller.phase);
             if let Some(
                 ControllerPhase::Opening(_)

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use rdma::{ConnId, Provider, Time};
 
+use crate::engine::arena::{ControllerKey, NamespaceKey};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{BlockStage, ControllerPhase, ControllerState, RangeCommand, Task};
 use crate::engine::results::Outbox;
@@ -53,9 +54,9 @@ enum FenceStage {
 impl<P: Provider> HostEngine<P> {
     /// Adds a fence for an association that is about to end with commands that may be executed
     /// later.
-    pub(crate) fn put_up_fence(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn put_up_fence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
-        let queues = controller.queues.iter().map(|&queue| &self.queues[queue as usize]);
+        let queues = controller.queues.iter().map(|&queue| &self.queues[queue]);
         let tasks = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
         let changes: Vec<_> =
             tasks.filter_map(|task| self.unanswered_change(controller, task)).collect();
@@ -80,7 +81,8 @@ impl<P: Provider> HostEngine<P> {
         controller: &ControllerState<P>,
         task: &Task,
     ) -> Option<UnansweredChange> {
-        let nsid = |number: usize| controller.namespaces.get(number).map(|attached| attached.nsid);
+        let nsid =
+            |number: NamespaceKey| controller.namespaces.get(number).map(|attached| attached.nsid);
         self.may_change_something(task).then(|| match task {
             Task::Piece(RangeCommand { op, step, .. }) => {
                 let blocks = step.slba..step.slba + u64::from(step.blocks);
@@ -146,7 +148,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Keeps the fences of a target that responds Connect Controller Busy until the next attempt to
     /// connect has a result.
-    pub(crate) fn prolong_fences(&mut self, now: Time, key: usize) {
+    pub(crate) fn prolong_fences(&mut self, now: Time, key: ControllerKey) {
         let controller = &self.controllers[key];
         let (target, options) = (&controller.target, &controller.options);
         let until = now + options.reconnect_delay + options.connect_timeout;
@@ -165,7 +167,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Allows controllers that wait for fences to try to connect again.
     fn let_reconnect(&mut self, now: Time) {
-        for (key, controller) in &mut self.controllers {
+        for (key, controller) in self.controllers.iter_mut() {
             if matches!(controller.phase, ControllerPhase::Fenced) {
                 controller.phase = ControllerPhase::Resting(now);
                 self.ready_list.mark_ready(key);
@@ -174,7 +176,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns whether a controller must not be connected yet.
-    pub(crate) fn is_fenced(&self, key: usize) -> bool {
+    pub(crate) fn is_fenced(&self, key: ControllerKey) -> bool {
         let target = &self.controllers[key].target;
         let mut fences = self.fences.iter();
         fences.any(|fence| {

@@ -1,5 +1,6 @@
 //! The state machine of one device and its connections, driven by [`ErasedEngine::turn`].
 
+pub(crate) mod arena;
 pub(crate) mod association_end;
 pub(crate) mod block_plan;
 pub(crate) mod breaker;
@@ -40,8 +41,10 @@ use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{
     CmEvent, ConnectionManager, Device, Group, GroupConfig, GroupStats, Provider, Time, WakeFor, Wc,
 };
-use slab::Slab;
 
+use crate::engine::arena::{
+    Arena, ArenaKey, ControllerKey, NamespaceKey, PlanKey, QueueKey, RangeKey, RingKey, RunKey,
+};
 use crate::engine::change_count::ChangeKind;
 use crate::engine::connections::{ConnectionRole, Connections};
 use crate::engine::controller::{
@@ -58,7 +61,7 @@ use crate::engine::range_op::{RangeOp, Submission};
 use crate::engine::ready_list::ReadyList;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
-use crate::engine::results::{Outbox, PlanKey, RingKey};
+use crate::engine::results::Outbox;
 use crate::engine::same_machine::{AnyDevice, NearTarget, PathChange, PathChoice};
 use crate::engine::shard_routes::TargetLoad;
 use crate::memory::bounce::BouncePool;
@@ -114,7 +117,7 @@ pub(crate) trait ErasedEngine: Send {
         opened: Promise<ControllerLimits>,
     ) -> Result<Connecting, Error>;
     /// Removes a controller after an orderly shutdown, which starts at the next turn.
-    fn close(&mut self, controller: usize);
+    fn close(&mut self, controller: ControllerKey);
     /// Assigns an engine without controllers to another target on this machine; false if it cannot
     /// change its target.
     fn retarget(&mut self, target: NearTarget) -> bool;
@@ -130,33 +133,34 @@ pub(crate) trait ErasedEngine: Send {
     /// Returns whether there are no controllers and no connections.
     fn is_quiet(&self) -> bool;
     /// Queues a command, which is sent at the next turn.
-    fn raw(&mut self, controller: usize, raw: Raw);
+    fn raw(&mut self, controller: ControllerKey, raw: Raw);
     /// Returns the count of changes if it differs from `seen`; else `None`, and `promise` is
     /// resolved at the next change.
     fn await_change(
         &mut self,
-        controller: usize,
+        controller: ControllerKey,
         kind: ChangeKind,
         seen: u64,
         promise: Promise<u64>,
     ) -> Result<Option<u64>, Error>;
     /// Returns the error of all commands to a namespace that is no longer the one that was opened.
-    fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error>;
+    fn namespace_change(&self, controller: ControllerKey, namespace: NamespaceKey)
+    -> Option<Error>;
     /// Returns the name of a namespace that the target reported last, if it has one.
-    fn namespace_name(&self, controller: usize, namespace: usize) -> Option<String>;
+    fn namespace_name(&self, controller: ControllerKey, namespace: NamespaceKey) -> Option<String>;
     /// Returns the number of attempts to connect the controller so far, which identifies the
     /// connection: what was read over one connection may not hold for another.
-    fn epoch(&self, controller: usize) -> Result<u64, Error>;
+    fn epoch(&self, controller: ControllerKey) -> Result<u64, Error>;
     /// Registers an identified namespace; `None` if it was identified over another connection.
     fn attach(
         &mut self,
-        controller: usize,
+        controller: ControllerKey,
         epoch: u64,
         identity: NamespaceIdentity,
         outbox: &mut Outbox,
     ) -> Result<Option<Attachment>, Error>;
     /// Releases one handle of a namespace.
-    fn detach(&mut self, controller: usize, namespace: usize, outbox: &mut Outbox);
+    fn detach(&mut self, controller: ControllerKey, namespace: NamespaceKey, outbox: &mut Outbox);
     /// Retries the writes and commands that waited for other writes of this host.
     fn resume_writes(&mut self);
     /// Queues a range, for which its ring has a place, until the next turn.
@@ -171,11 +175,11 @@ pub(crate) trait ErasedEngine: Send {
     fn submit_run(&mut self, run: PlanRun);
     /// Returns the load of a controller, by which replicas and paths are selected, at `now` or at
     /// the last turn.
-    fn load(&self, controller: usize, now: Option<Time>) -> TargetLoad;
+    fn load(&self, controller: ControllerKey, now: Option<Time>) -> TargetLoad;
     /// Returns the loads of all controllers, by their keys.
-    fn loads(&self, now: Time) -> Vec<(usize, TargetLoad)>;
+    fn loads(&self, now: Time) -> Vec<(ControllerKey, TargetLoad)>;
     /// Records that a range tests a controller whose circuit breaker is open.
-    fn begin_probe(&mut self, controller: usize, now: Option<Time>);
+    fn begin_probe(&mut self, controller: ControllerKey, now: Option<Time>);
     /// Removes and returns the ranges of plans that wait for controllers without a connection and
     /// for which `elsewhere` finds another replica. Its last argument is whether the range had been
     /// started.
@@ -194,7 +198,7 @@ pub(crate) trait ErasedEngine: Send {
     /// Returns the registration scopes of all controllers.
     fn scopes(&self) -> Vec<Arc<dyn ErasedScope>>;
     /// Returns the limits of a controller on its current connection.
-    fn limits(&self, controller: usize) -> Result<ControllerLimits, Error>;
+    fn limits(&self, controller: ControllerKey) -> Result<ControllerLimits, Error>;
     /// Returns whether the provider has descriptors that wake a thread; a simulated one has none.
     fn has_fds(&self) -> bool {
         !self.fds().is_empty()
@@ -214,7 +218,7 @@ pub(crate) trait ErasedEngine: Send {
 /// Result of [`ErasedEngine::connect`]: a controller whose connection is not established yet.
 pub(crate) struct Connecting {
     /// Key of the controller in its engine.
-    pub(crate) controller: usize,
+    pub(crate) controller: ControllerKey,
     /// Scope in which memory is registered that the target may access.
     pub(crate) scope: Arc<CurrentScope>,
 }
@@ -222,7 +226,7 @@ pub(crate) struct Connecting {
 /// A namespace that was registered with a controller.
 pub(crate) struct Attachment {
     /// Key of the namespace in its controller.
-    pub(crate) number: usize,
+    pub(crate) number: NamespaceKey,
     /// State of the access to it over this controller.
     pub(crate) access: PathAccess,
 }
@@ -233,13 +237,13 @@ pub(crate) struct HostEngine<P: Provider> {
     pub(crate) cm: P::Cm,
     pub(crate) group: P::Group,
     pub(crate) device_events: DeviceEvents,
-    pub(crate) queues: Slab<HostQueue<P, Task>>,
-    pub(crate) controllers: Slab<ControllerState<P>>,
+    pub(crate) queues: Arena<QueueKey, HostQueue<P, Task>>,
+    pub(crate) controllers: Arena<ControllerKey, ControllerState<P>>,
     pub(crate) ready_list: ReadyList,
     pub(crate) connections: Connections,
     pub(crate) fences: Vec<Fence>,
-    pub(crate) ops: Slab<RangeOp>,
-    pub(crate) runs: Slab<PlanRun>,
+    pub(crate) ops: Arena<RangeKey, RangeOp>,
+    pub(crate) runs: Arena<RunKey, PlanRun>,
     pub(crate) counters: HostCounters,
     /// Time of the last turn or launch.
     pub(crate) clock: Time,
@@ -260,10 +264,10 @@ pub(crate) struct HostEngine<P: Provider> {
 /// Requests that were queued between two turns, when the engine does not know the time.
 #[derive(Default)]
 pub(crate) struct Fresh {
-    pub(crate) ops: Vec<usize>,
-    pub(crate) runs: Vec<usize>,
-    pub(crate) raws: Vec<(usize, Raw)>,
-    closings: Vec<usize>,
+    pub(crate) ops: Vec<RangeKey>,
+    pub(crate) runs: Vec<RunKey>,
+    pub(crate) raws: Vec<(ControllerKey, Raw)>,
+    closings: Vec<ControllerKey>,
 }
 
 impl<P: Provider> HostEngine<P> {
@@ -285,13 +289,13 @@ impl<P: Provider> HostEngine<P> {
             cm: device.connection_manager()?,
             group: device.group(&config)?,
             device_events: DeviceEvents::of::<P>(&device)?,
-            queues: Slab::new(),
-            controllers: Slab::new(),
+            queues: Arena::default(),
+            controllers: Arena::default(),
             ready_list: ReadyList::default(),
             connections: Connections::default(),
             fences: Vec::new(),
-            ops: Slab::new(),
-            runs: Slab::new(),
+            ops: Arena::default(),
+            runs: Arena::default(),
             clock: Time::ZERO,
             counters: HostCounters::default(),
             pushed: false,
@@ -436,7 +440,7 @@ impl<P: Provider> HostEngine<P> {
     fn handle_completion(&mut self, now: Time, wc: &Wc, outbox: &mut Outbox) {
         let WrId { queue: key, kind, index } = WrId::unpack(wc.wr_id);
         // The queue was removed if an earlier completion of this batch ended its association.
-        let Some(queue) = self.queues.get_mut(key as usize) else { return };
+        let Some(queue) = self.queues.get_mut(key) else { return };
         if self.group.qpn(queue.qp()) != wc.qpn {
             return;
         }
@@ -475,7 +479,7 @@ impl<P: Provider> HostEngine<P> {
     fn handle_finished(
         &mut self,
         now: Time,
-        controller: usize,
+        controller: ControllerKey,
         task: Task,
         cqe: nvme_proto::Cqe,
         outbox: &mut Outbox,
@@ -501,7 +505,7 @@ impl<P: Provider> HostEngine<P> {
     fn finish_keep_alive(
         &mut self,
         now: Time,
-        controller: usize,
+        controller: ControllerKey,
         status: Status,
         outbox: &mut Outbox,
     ) {
@@ -575,7 +579,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         let scope = Arc::new(RegistrationScope::new(&self.device)?);
         let current_scope = Arc::new(CurrentScope::new(Arc::clone(&scope) as _));
         let bounce = BouncePool::new(scope.device(), ControllerState::<P>::CHUNKS)?;
-        let retries = Retries::new(&self.host.id, self.controllers.vacant_key());
+        let retries = Retries::new(&self.host.id, self.controllers.next_key().index());
         let controller = self.controllers.insert(ControllerState {
             target,
             options,
@@ -595,7 +599,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
             retries,
             outage: None,
             first: Some(FirstConnect::new(opened)),
-            namespaces: Slab::new(),
+            namespaces: Arena::default(),
             checks: Default::default(),
             log_changes: Default::default(),
             namespace_changes: Default::default(),
@@ -633,7 +637,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         self.moved_to(device)
     }
 
-    fn close(&mut self, controller: usize) {
+    fn close(&mut self, controller: ControllerKey) {
         self.fresh.closings.push(controller);
     }
 
@@ -641,13 +645,13 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         self.connections.is_empty() && self.controllers.is_empty()
     }
 
-    fn raw(&mut self, controller: usize, raw: Raw) {
+    fn raw(&mut self, controller: ControllerKey, raw: Raw) {
         self.fresh.raws.push((controller, raw));
     }
 
     fn await_change(
         &mut self,
-        controller: usize,
+        controller: ControllerKey,
         kind: ChangeKind,
         seen: u64,
         promise: Promise<u64>,
@@ -661,21 +665,25 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         }
     }
 
-    fn namespace_change(&self, controller: usize, namespace: usize) -> Option<Error> {
+    fn namespace_change(
+        &self,
+        controller: ControllerKey,
+        namespace: NamespaceKey,
+    ) -> Option<Error> {
         self.controllers.get(controller)?.namespaces.get(namespace)?.gone.clone()
     }
 
-    fn namespace_name(&self, controller: usize, namespace: usize) -> Option<String> {
+    fn namespace_name(&self, controller: ControllerKey, namespace: NamespaceKey) -> Option<String> {
         self.controllers.get(controller)?.namespaces.get(namespace)?.identity.name.clone()
     }
 
-    fn epoch(&self, controller: usize) -> Result<u64, Error> {
+    fn epoch(&self, controller: ControllerKey) -> Result<u64, Error> {
         Ok(self.controllers.get(controller).ok_or(ErrorKind::Closed)?.epoch)
     }
 
     fn attach(
         &mut self,
-        key: usize,
+        key: ControllerKey,
         epoch: u64,
         identity: NamespaceIdentity,
         outbox: &mut Outbox,
@@ -717,7 +725,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         Ok(Some(Attachment { number, access }))
     }
 
-    fn detach(&mut self, controller: usize, namespace: usize, outbox: &mut Outbox) {
+    fn detach(&mut self, controller: ControllerKey, namespace: NamespaceKey, outbox: &mut Outbox) {
         let Some(known) = self.controllers.get_mut(controller) else { return };
         if let Some(attached) = known.namespaces.get_mut(namespace) {
             attached.holders -= 1;
@@ -726,7 +734,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
     }
 
     fn resume_writes(&mut self) {
-        for (key, controller) in &mut self.controllers {
+        for (key, controller) in self.controllers.iter_mut() {
             if controller.resume_writes(&self.ops) {
                 self.ready_list.mark_ready(key);
             }
@@ -752,16 +760,16 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         self.fresh.runs.push(run);
     }
 
-    fn load(&self, controller: usize, now: Option<Time>) -> TargetLoad {
+    fn load(&self, controller: ControllerKey, now: Option<Time>) -> TargetLoad {
         let now = now.unwrap_or(self.clock);
         self.controllers.get(controller).map_or(TargetLoad::Away, |known| known.load(now))
     }
 
-    fn loads(&self, now: Time) -> Vec<(usize, TargetLoad)> {
+    fn loads(&self, now: Time) -> Vec<(ControllerKey, TargetLoad)> {
         self.controllers.iter().map(|(key, controller)| (key, controller.load(now))).collect()
     }
 
-    fn begin_probe(&mut self, controller: usize, now: Option<Time>) {
+    fn begin_probe(&mut self, controller: ControllerKey, now: Option<Time>) {
         if let Some(controller) = self.controllers.get_mut(controller) {
             controller.breaker.begin_probe(now.unwrap_or(self.clock));
         }
@@ -793,7 +801,7 @@ impl<P: Provider> ErasedEngine for HostEngine<P> {
         controllers.map(|(_, controller)| Arc::clone(&controller.scope) as _).collect()
     }
 
-    fn limits(&self, controller: usize) -> Result<ControllerLimits, Error> {
+    fn limits(&self, controller: ControllerKey) -> Result<ControllerLimits, Error> {
         let controller = self.controllers.get(controller).ok_or(ErrorKind::Closed)?;
         match controller.refusal() {
             Some(error) => Err(error.clone()),

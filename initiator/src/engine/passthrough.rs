@@ -8,6 +8,7 @@ use std::ops::Range;
 use nvme_proto::{Cqe, NvmOpcode, Sqe};
 use rdma::{Provider, Time};
 
+use crate::engine::arena::{ControllerKey, NamespaceKey, QueueKey};
 use crate::engine::controller::{ControllerState, QueueKind, Raw, RawData, RawReply, Task};
 use crate::engine::queue::Data;
 use crate::engine::reply::Promise;
@@ -22,7 +23,13 @@ const RESERVED_SLOTS: usize = 4;
 const ALL_BLOCKS: Range<u64> = 0..u64::MAX;
 
 impl<P: Provider> HostEngine<P> {
-    pub(crate) fn submit_raw(&mut self, now: Time, key: usize, mut raw: Raw, outbox: &mut Outbox) {
+    pub(crate) fn submit_raw(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        mut raw: Raw,
+        outbox: &mut Outbox,
+    ) {
         let Some(controller) = self.controllers.get_mut(key) else {
             return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
         };
@@ -47,7 +54,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Sends waiting commands, as far as there is room.
-    pub(crate) fn issue_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn issue_raw(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         while self.controllers[key].is_live() && self.controllers[key].takes_raw(outbox) {
             let Some(queue) = self.raw_queue(key) else { return };
             let controller = &mut self.controllers[key];
@@ -62,7 +69,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns the queue for the first command in line, if it has room.
-    fn raw_queue(&mut self, key: usize) -> Option<u32> {
+    fn raw_queue(&mut self, key: ControllerKey) -> Option<QueueKey> {
         let controller = &self.controllers[key];
         match controller.raw.front()?.queue {
             QueueKind::Io => self.next_io_queue(key),
@@ -71,14 +78,21 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns the admin queue, if it has room beyond [`RESERVED_SLOTS`].
-    pub(crate) fn admin_with_room(&self, key: usize) -> Option<u32> {
+    pub(crate) fn admin_with_room(&self, key: ControllerKey) -> Option<QueueKey> {
         let admin = *self.controllers[key].queues.first()?;
-        let queue = &self.queues[admin as usize];
+        let queue = &self.queues[admin];
         let reserved = RESERVED_SLOTS.min(usize::from(queue.depth()) / 2);
         (queue.room() > reserved).then_some(admin)
     }
 
-    fn issue_one_raw(&mut self, now: Time, key: usize, queue: u32, raw: Raw, outbox: &mut Outbox) {
+    fn issue_one_raw(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        queue: QueueKey,
+        raw: Raw,
+        outbox: &mut Outbox,
+    ) {
         let controller = &mut self.controllers[key];
         let Raw { sqe, data, namespace, deadline, repeatable, alters, promise, .. } = raw;
         let length = data.length();
@@ -91,7 +105,7 @@ impl<P: Provider> HostEngine<P> {
             Some(chunk) => controller.bounce.data(chunk, length),
             None => Data::None,
         };
-        let queue = &mut self.queues[queue as usize];
+        let queue = &mut self.queues[queue];
         let again = repeatable.then_some(sqe);
         let task = Task::Raw { promise, chunk, to_host, namespace, deadline, again, alters };
         let device = controller.scope.device();
@@ -105,10 +119,10 @@ impl<P: Provider> HostEngine<P> {
 
     pub(crate) fn finish_raw(
         &mut self,
-        key: usize,
+        key: ControllerKey,
         promise: Promise<RawReply>,
         (chunk, to_host): (Option<BounceChunk>, u32),
-        namespace: Option<usize>,
+        namespace: Option<NamespaceKey>,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
@@ -134,7 +148,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Fails commands that were not sent in time. If a command that was sent has no response in
     /// time, the association is ended.
-    pub(crate) fn expire_raw(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn expire_raw(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if controller.raw_expiry.is_none_or(|time| time > now) {
             return;
@@ -168,9 +182,9 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn earliest_issued_raw(&self, key: usize) -> Option<Time> {
+    fn earliest_issued_raw(&self, key: ControllerKey) -> Option<Time> {
         let queues = &self.controllers[key].queues;
-        let tasks = queues.iter().flat_map(|&queue| self.queues[queue as usize].awaiting());
+        let tasks = queues.iter().flat_map(|&queue| self.queues[queue].awaiting());
         tasks
             .filter_map(|(_, task)| match task {
                 Task::Raw { deadline, .. } => Some(*deadline),
@@ -180,7 +194,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Queues commands that waited for the check of their namespace.
-    pub(crate) fn resume_raw(&mut self, key: usize, namespace: usize) {
+    pub(crate) fn resume_raw(&mut self, key: ControllerKey, namespace: NamespaceKey) {
         let controller = &mut self.controllers[key];
         let (ready, unchecked): (VecDeque<Raw>, VecDeque<Raw>) =
             mem::take(&mut controller.unchecked)
@@ -191,12 +205,12 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns the namespaces of all commands of a controller, whether sent or not.
-    pub(crate) fn namespaces_of_raws(&self, key: usize) -> Vec<usize> {
+    pub(crate) fn namespaces_of_raws(&self, key: ControllerKey) -> Vec<NamespaceKey> {
         let Some(controller) = self.controllers.get(key) else { return Vec::new() };
         let fresh = self.fresh.raws.iter().filter(|(of, _)| *of == key).map(|(_, raw)| raw);
         let waiting = fresh.chain(&controller.raw).chain(&controller.unchecked);
         let queues = controller.queues.iter();
-        let issued = queues.flat_map(|&queue| self.queues[queue as usize].awaiting());
+        let issued = queues.flat_map(|&queue| self.queues[queue].awaiting());
         let issued = issued.filter_map(|(_, task)| match task {
             Task::Raw { namespace, .. } => *namespace,
             _ => None,

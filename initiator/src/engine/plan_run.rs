@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use rdma::{Provider, Time};
 
+use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RangeKey, RunKey};
 use crate::engine::controller::{ControllerPhase, ControllerState};
 use crate::engine::plan_state::PlanState;
 use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
-use crate::engine::results::{Outbox, PlanKey, RangeCompletion, RangeService, ResultSink, RingKey};
+use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{ErasedScope, Keys};
 use crate::types::error::{Error, ErrorKind};
@@ -28,12 +29,11 @@ const TRIAL: Duration = Duration::from_secs(1);
 pub(crate) struct PlanRun {
     pub(crate) plan: PlanKey,
     pub(crate) state: Arc<PlanState>,
-    /// Key of the controller in its engine.
-    pub(crate) controller: usize,
+    pub(crate) controller: ControllerKey,
     pub(crate) ranges: RangeNumbers,
     pub(crate) options: BatchOptions,
     /// Range whose commands are being sent.
-    current: Option<usize>,
+    current: Option<RangeKey>,
     /// Time at which its engine took it.
     began: Time,
     /// Deadline of the plan.
@@ -83,7 +83,7 @@ impl PlanRun {
     pub(crate) fn new(
         plan: PlanKey,
         state: Arc<PlanState>,
-        controller: usize,
+        controller: ControllerKey,
         ranges: RangeNumbers,
         options: BatchOptions,
     ) -> Self {
@@ -97,7 +97,7 @@ impl PlanRun {
     }
 
     /// Returns the namespace of the next range.
-    fn next_namespace(&self) -> Option<usize> {
+    fn next_namespace(&self) -> Option<NamespaceKey> {
         self.ranges.peek().map(|index| self.state.entry(index).1.namespace)
     }
 }
@@ -105,9 +105,9 @@ impl PlanRun {
 /// Source of the next command of a class.
 pub(crate) enum IssueLine {
     /// A range of a ring or batch, or one that is retried.
-    Range(usize),
+    Range(RangeKey),
     /// A run of a plan.
-    Run(usize),
+    Run(RunKey),
 }
 
 /// Result of an attempt to send a command of a run.
@@ -177,7 +177,7 @@ impl<P: Provider> ControllerState<P> {
 
 impl<P: Provider> HostEngine<P> {
     /// Queues a new run for its controller, or ends it if that is not possible.
-    pub(crate) fn start_run(&mut self, now: Time, run_key: usize, outbox: &mut Outbox) {
+    pub(crate) fn start_run(&mut self, now: Time, run_key: RunKey, outbox: &mut Outbox) {
         let Some(run) = self.runs.get_mut(run_key) else { return };
         let Some(controller) = self.controllers.get_mut(run.controller) else {
             self.end_run(run_key, &ErrorKind::Closed.into(), outbox);
@@ -215,8 +215,8 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn issue_run(
         &mut self,
         now: Time,
-        key: usize,
-        run_key: usize,
+        key: ControllerKey,
+        run_key: RunKey,
         outbox: &mut Outbox,
     ) -> RunStep {
         let Some(op_key) = self.current_range(key, run_key, outbox) else {
@@ -237,7 +237,12 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns the range of a run that is being sent, or starts the next one.
-    fn current_range(&mut self, key: usize, run_key: usize, outbox: &mut Outbox) -> Option<usize> {
+    fn current_range(
+        &mut self,
+        key: ControllerKey,
+        run_key: RunKey,
+        outbox: &mut Outbox,
+    ) -> Option<RangeKey> {
         let run = &self.runs[run_key];
         if run.current.is_some() {
             return run.current;
@@ -251,7 +256,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Skips a run without a range to send, or removes it if it has ended.
-    fn step_over(&mut self, key: usize, run_key: usize) -> RunStep {
+    fn step_over(&mut self, key: ControllerKey, run_key: RunKey) -> RunStep {
         match self.runs[run_key].ranges.peek() {
             None => {
                 self.remove_run(run_key);
@@ -261,14 +266,14 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn hold_run(&mut self, key: usize, run_key: usize) -> RunStep {
+    fn hold_run(&mut self, key: ControllerKey, run_key: RunKey) -> RunStep {
         self.controllers[key].rotate_runs(self.runs[run_key].options.class);
         RunStep::Held
     }
 
     /// Accounts for a command that was sent; it is the turn of the next run if this one has used
     /// its bytes.
-    fn note_issued(&mut self, key: usize, run_key: usize, op_key: usize, bytes: u64) {
+    fn note_issued(&mut self, key: ControllerKey, run_key: RunKey, op_key: RangeKey, bytes: u64) {
         // The command may have ended the association, which removes the run.
         let Some(run) = self.runs.get(run_key) else { return };
         let class = run.options.class;
@@ -285,7 +290,12 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Starts the next range of a run that can be transferred. Those before it end.
-    fn begin_range(&mut self, key: usize, run_key: usize, outbox: &mut Outbox) -> Option<usize> {
+    fn begin_range(
+        &mut self,
+        key: ControllerKey,
+        run_key: RunKey,
+        outbox: &mut Outbox,
+    ) -> Option<RangeKey> {
         let run = &mut self.runs[run_key];
         while let Some(index) = run.ranges.next() {
             let (entry, route) = run.state.entry(index);
@@ -319,12 +329,12 @@ impl<P: Provider> HostEngine<P> {
                 offset: entry.offset,
                 slice,
                 keys: Ok(keys),
-                ring: RingKey::NONE,
+                sink: ResultSink::Plan(run.plan),
                 token: index.into(),
                 options: run.options,
                 paths: None,
             };
-            let op = RangeOp::new(submission, ResultSink::Plan(run.plan), keys);
+            let op = RangeOp::new(submission, keys);
             let op = op.in_run(run_key, run.began, run.due);
             let op_key = self.insert_op(op);
             self.runs[run_key].current = Some(op_key);
@@ -334,7 +344,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Removes a range from the run that sends it.
-    pub(crate) fn leave_run(&mut self, run_key: usize, op_key: usize) {
+    pub(crate) fn leave_run(&mut self, run_key: RunKey, op_key: RangeKey) {
         if let Some(run) = self.runs.get_mut(run_key)
             && run.current == Some(op_key)
         {
@@ -345,7 +355,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Removes a run. The range that it was sending is queued by itself.
-    fn remove_run(&mut self, run_key: usize) -> PlanRun {
+    fn remove_run(&mut self, run_key: RunKey) -> PlanRun {
         let run = self.runs.remove(run_key);
         if let Some(controller) = self.controllers.get_mut(run.controller) {
             controller.runs[run.options.class as usize].retain(|&other| other != run_key);
@@ -357,7 +367,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Ends the ranges of a run that were not started; returns how many.
-    fn end_run(&mut self, run_key: usize, error: &Error, outbox: &mut Outbox) -> usize {
+    fn end_run(&mut self, run_key: RunKey, error: &Error, outbox: &mut Outbox) -> usize {
         let mut run = self.remove_run(run_key);
         let ranges = run.ranges.take();
         self.counters.ranges_failed += ranges.len() as u64;
@@ -365,7 +375,7 @@ impl<P: Provider> HostEngine<P> {
         ranges.len()
     }
 
-    fn runs_where(&self, which: impl Fn(&PlanRun) -> bool) -> Vec<usize> {
+    fn runs_where(&self, which: impl Fn(&PlanRun) -> bool) -> Vec<RunKey> {
         self.runs.iter().filter(|(_, run)| which(run)).map(|(key, _)| key).collect()
     }
 
@@ -408,14 +418,14 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Fails the ranges of a controller that were not started.
-    pub(crate) fn fail_runs(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
+    pub(crate) fn fail_runs(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
         for run in self.runs_where(|run| run.controller == key) {
             self.end_run(run, error, outbox);
         }
     }
 
     /// Starts the time-outs of runs that wait for a controller without a connection.
-    pub(crate) fn start_run_clocks(&mut self, now: Time, key: usize) {
+    pub(crate) fn start_run_clocks(&mut self, now: Time, key: ControllerKey) {
         let controller = &self.controllers[key];
         let since = controller.outage.as_ref().map_or(now, |outage| outage.since);
         for (_, run) in self.runs.iter_mut().filter(|(_, run)| run.controller == key) {

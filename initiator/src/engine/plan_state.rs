@@ -322,6 +322,7 @@ mod tests {
     use nvme_proto::log::AnaState;
 
     use super::*;
+    use crate::engine::arena::{ArenaKey, ControllerKey, EngineKey, NamespaceKey};
     use crate::engine::path_access::PathAccess;
 
     fn plan(entries: usize) -> PlanState {
@@ -361,7 +362,7 @@ mod tests {
         let mut tried = Vec::new();
         let loads = [TargetLoad::Serving(0), TargetLoad::Away, TargetLoad::Serving(1)];
         while plan.has_alternative(0, &lost()) {
-            assert!(plan.choose_again(0, Time::ZERO, |place| loads[place.engine]));
+            assert!(plan.choose_again(0, Time::ZERO, |place| loads[place.engine.index()]));
             tried.push(place(0));
         }
         assert_eq!(tried, [0, 2]);
@@ -388,7 +389,7 @@ mod tests {
         for round in 0..100 {
             let (gone, other) = (round % 2, 1 - round % 2);
             assert_eq!(plan.entry(0).1.place, gone);
-            let load = |place: ShardPlace| match place.engine == gone {
+            let load = |place: ShardPlace| match place.engine.index() == gone {
                 true => TargetLoad::Away,
                 false => TargetLoad::Avoided,
             };
@@ -422,10 +423,15 @@ mod tests {
     fn replicated(replicas: usize, ranges: usize) -> PlanState {
         let mut routes = ShardRoutes::default();
         routes.push((0..replicas).map(|place| {
-            (ShardRoute { namespace: 0, place }, PathAccess::new(AnaState::OPTIMIZED))
+            (
+                ShardRoute { namespace: NamespaceKey::at(0), place },
+                PathAccess::new(AnaState::OPTIMIZED),
+            )
         }));
         for engine in 0..replicas {
-            assert_eq!(routes.place(ShardPlace { engine, controller: 0 }), engine);
+            let (index, controller) = (engine, ControllerKey::at(0));
+            let place = ShardPlace { engine: EngineKey::at(index), controller };
+            assert_eq!(routes.place(place), engine);
         }
         let entries = vec![Entry { shard: 0, length: 10, offset: 0, dst: 0 }; ranges];
         let read = RangeDirection::Read;

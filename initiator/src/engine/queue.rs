@@ -12,6 +12,7 @@ use rdma::{
     QpKey, RecvWr, Registered, SendFlags, SendWr, Sge,
 };
 
+use crate::engine::arena::{ArenaKey, ControllerKey, QueueKey};
 use crate::memory::pages::Pages;
 
 /// Bytes of a submission queue entry.
@@ -24,8 +25,7 @@ const SLOT_BITS: u32 = 10;
 /// Identifier of a work request, which says what its completion means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrId {
-    /// Key of the queue in the engine.
-    pub(crate) queue: u32,
+    pub(crate) queue: QueueKey,
     pub(crate) kind: WrKind,
     /// Index of the command slot, or of the receive buffer.
     pub(crate) index: u16,
@@ -43,7 +43,7 @@ pub(crate) enum WrKind {
 
 impl WrId {
     pub(crate) fn pack(self) -> u64 {
-        u64::from(self.queue) << 32 | (self.kind as u64) << 16 | u64::from(self.index)
+        (self.queue.index() as u64) << 32 | (self.kind as u64) << 16 | u64::from(self.index)
     }
 
     pub(crate) fn unpack(wr_id: u64) -> Self {
@@ -53,7 +53,7 @@ impl WrId {
             2 => WrKind::Bind,
             _ => WrKind::Invalidate,
         };
-        Self { queue: (wr_id >> 32) as u32, kind, index: wr_id as u16 }
+        Self { queue: QueueKey::at((wr_id >> 32) as usize), kind, index: wr_id as u16 }
     }
 }
 
@@ -85,8 +85,8 @@ pub(crate) struct Violation(pub(crate) &'static str);
 /// more than the receives of the target. So the SQ Head Pointer of responses, which a target could
 /// forge, is not needed.
 pub(crate) struct HostQueue<P: Provider, W> {
-    key: u32,
-    controller: usize,
+    key: QueueKey,
+    controller: ControllerKey,
     qid: Qid,
     conn: ConnId,
     qp: QpKey,
@@ -145,8 +145,8 @@ impl<P: Provider, W> HostQueue<P, W> {
     /// Returns a queue for `slots` commands in flight, on a queue pair of the engine's group.
     pub(crate) fn new(
         device: &P::Device,
-        key: u32,
-        controller: usize,
+        key: QueueKey,
+        controller: ControllerKey,
         qid: Qid,
         conn: ConnId,
         qp: QpKey,
@@ -179,7 +179,7 @@ impl<P: Provider, W> HostQueue<P, W> {
     }
 
     /// Returns the key of the controller in the engine.
-    pub(crate) fn controller(&self) -> usize {
+    pub(crate) fn controller(&self) -> ControllerKey {
         self.controller
     }
 

@@ -8,8 +8,10 @@ use std::time::Duration;
 use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Device, Provider, Sge, Time};
-use slab::Slab;
 
+use crate::engine::arena::{
+    Arena, ControllerKey, NamespaceKey, PlanKey, QueueKey, RangeKey, RingKey,
+};
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
     Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
@@ -20,7 +22,7 @@ use crate::engine::queue::Data;
 use crate::engine::range_op::{
     DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
 };
-use crate::engine::results::{Outbox, PlanKey, RangeCompletion, ResultSink, RingKey};
+use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::{ErasedScope, Grant, Keys};
 use crate::types::direction::RangeDirection;
@@ -65,21 +67,22 @@ impl<P: Provider> HostEngine<P> {
                 self.counters.ranges_failed += 1;
                 self.counters.timeouts +=
                     u64::from(matches!(error.kind(), ErrorKind::TimedOut { .. }));
-                let Submission { ring, token, slice, .. } = submission;
-                outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Err(error) });
+                let Submission { sink, token, slice, .. } = submission;
+                let completion = RangeCompletion { token, slice, result: Err(error) };
+                outbox.complete(sink, completion, RangeService::default());
             }
             Ok(_) if submission.slice.is_empty() => {
                 self.counters.ranges += 1;
-                let Submission { ring, token, slice, .. } = submission;
-                outbox.complete_in_ring(ring, RangeCompletion { token, slice, result: Ok(()) });
+                let Submission { sink, token, slice, .. } = submission;
+                let completion = RangeCompletion { token, slice, result: Ok(()) };
+                outbox.complete(sink, completion, RangeService::default());
             }
             Ok(keys) => self.enqueue(submission, keys),
         }
     }
 
     fn enqueue(&mut self, submission: Submission, keys: Keys) {
-        let sink = ResultSink::Ring(submission.ring);
-        let op = self.insert_op(RangeOp::new(submission, sink, keys));
+        let op = self.insert_op(RangeOp::new(submission, keys));
         self.fresh.ops.push(op);
     }
 
@@ -110,19 +113,19 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    pub(crate) fn insert_op(&mut self, op: RangeOp) -> usize {
+    pub(crate) fn insert_op(&mut self, op: RangeOp) -> RangeKey {
         self.controllers[op.controller].unissued_bytes += op.unissued();
         self.ops.insert(op)
     }
 
-    fn remove_op(&mut self, op_key: usize) -> RangeOp {
+    fn remove_op(&mut self, op_key: RangeKey) -> RangeOp {
         let op = self.ops.remove(op_key);
         self.controllers[op.controller].unissued_bytes -= op.unissued();
         op
     }
 
     /// Queues a new range for its controller and sets its times.
-    pub(crate) fn start_range(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
+    pub(crate) fn start_range(&mut self, now: Time, op_key: RangeKey, outbox: &mut Outbox) {
         // The range may have failed since, and another may have its key.
         let fresh = self.ops.get_mut(op_key).filter(|op| op.place == RangeList::Fresh);
         let Some(op) = fresh else { return };
@@ -180,7 +183,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Sends the commands that wait for a controller, as far as its queues have room.
-    pub(crate) fn issue_waiting(&mut self, now: Time, key: usize, outbox: &mut Outbox) {
+    pub(crate) fn issue_waiting(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         self.issue_checks(now, key, outbox);
         self.issue_raw(now, key, outbox);
         while self.controllers[key].is_live() {
@@ -198,7 +201,13 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Sends the commands that wait in a class; false if there is no room for the next one.
-    fn issue_class(&mut self, now: Time, key: usize, class: Class, outbox: &mut Outbox) -> bool {
+    fn issue_class(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        class: Class,
+        outbox: &mut Outbox,
+    ) -> bool {
         // Consecutive runs whose next range waits for the check of its namespace.
         let mut held = 0;
         while self.controllers[key].is_live() {
@@ -223,9 +232,9 @@ impl<P: Provider> HostEngine<P> {
     fn issue_range(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         class: Class,
-        op: usize,
+        op: RangeKey,
         outbox: &mut Outbox,
     ) -> bool {
         match self.advance(now, key, op, outbox) {
@@ -256,7 +265,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns whether a command of this length keeps the bytes in flight within
     /// [`MAX_QUEUE_BYTES`] per queue.
-    fn has_byte_room(&self, key: usize, length_bytes: u64) -> bool {
+    fn has_byte_room(&self, key: ControllerKey, length_bytes: u64) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.in_flight;
         let queues = controller.queues.len().saturating_sub(1) as u64;
@@ -265,11 +274,11 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns whether another background command may be sent. The limit bounds how long a
     /// foreground range waits for those in flight.
-    fn has_background_room(&self, key: usize) -> bool {
+    fn has_background_room(&self, key: ControllerKey) -> bool {
         let controller = &self.controllers[key];
         let CommandsInFlight { commands, bytes } = controller.background;
         let io = controller.queues.iter().skip(1);
-        let slots: usize = io.map(|&queue| usize::from(self.queues[queue as usize].depth())).sum();
+        let slots: usize = io.map(|&queue| usize::from(self.queues[queue].depth())).sum();
         commands == 0 || (commands < slots / 2 && bytes < MAX_BACKGROUND_BYTES)
     }
 
@@ -277,8 +286,8 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn advance(
         &mut self,
         now: Time,
-        key: usize,
-        op_key: usize,
+        key: ControllerKey,
+        op_key: RangeKey,
         outbox: &mut Outbox,
     ) -> Advance {
         let op = &self.ops[op_key];
@@ -349,19 +358,19 @@ impl<P: Provider> HostEngine<P> {
         }
     }
 
-    fn has_io_room(&self, key: usize) -> bool {
+    fn has_io_room(&self, key: ControllerKey) -> bool {
         let queues = &self.controllers[key].queues;
-        queues.iter().skip(1).any(|&queue| self.queues[queue as usize].room() > 0)
+        queues.iter().skip(1).any(|&queue| self.queues[queue].room() > 0)
     }
 
     /// Selects the next I/O queue with room, in round-robin order.
-    pub(crate) fn next_io_queue(&mut self, key: usize) -> Option<u32> {
+    pub(crate) fn next_io_queue(&mut self, key: ControllerKey) -> Option<QueueKey> {
         let controller = &mut self.controllers[key];
         let io = controller.queues.get(1..)?;
         for _ in 0..io.len() {
             controller.next_queue = (controller.next_queue + 1) % io.len();
             let queue = io[controller.next_queue];
-            if self.queues[queue as usize].room() > 0 {
+            if self.queues[queue].room() > 0 {
                 return Some(queue);
             }
         }
@@ -369,9 +378,15 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Pushes a command of a range to a queue; one must have room.
-    fn issue_piece(&mut self, now: Time, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
+    fn issue_piece(
+        &mut self,
+        now: Time,
+        key: ControllerKey,
+        piece: RangeCommand,
+        outbox: &mut Outbox,
+    ) {
         let queue = self.next_io_queue(key).expect("the caller asked for room");
-        let queue = &mut self.queues[queue as usize];
+        let queue = &mut self.queues[queue];
         let controller = &self.controllers[key];
         let op = &self.ops[piece.op];
         let attached = &controller.namespaces[op.namespace];
@@ -420,7 +435,12 @@ impl<P: Provider> HostEngine<P> {
 
     /// Releases the chunk of a command that was lost with its association or could not be pushed.
     /// Its range starts again from the beginning on the next connection.
-    pub(crate) fn return_piece(&mut self, key: usize, piece: RangeCommand, outbox: &mut Outbox) {
+    pub(crate) fn return_piece(
+        &mut self,
+        key: ControllerKey,
+        piece: RangeCommand,
+        outbox: &mut Outbox,
+    ) {
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
         }
@@ -432,7 +452,7 @@ impl<P: Provider> HostEngine<P> {
     fn issue_modified(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         piece: RangeCommand,
         outbox: &mut Outbox,
     ) -> Result<(), RangeCommand> {
@@ -450,7 +470,7 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn finish_piece(
         &mut self,
         now: Time,
-        key: usize,
+        key: ControllerKey,
         piece: RangeCommand,
         status: Status,
         outbox: &mut Outbox,
@@ -479,7 +499,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Copies data that was read into a chunk to the caller's memory.
-    fn deliver(&mut self, key: usize, piece: &RangeCommand) {
+    fn deliver(&mut self, key: ControllerKey, piece: &RangeCommand) {
         let op = &mut self.ops[piece.op];
         if let (
             block_plan::TransferMemory::Bounce { skip_bytes },
@@ -495,7 +515,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Copies the caller's bytes into the block that was read, and queues the write of the block.
-    fn modify(&mut self, key: usize, piece: RangeCommand) {
+    fn modify(&mut self, key: ControllerKey, piece: RangeCommand) {
         let op = &self.ops[piece.op];
         let controller = &mut self.controllers[key];
         if let (block_plan::TransferMemory::Bounce { skip_bytes }, Some(chunk)) =
@@ -508,7 +528,7 @@ impl<P: Provider> HostEngine<P> {
         controller.modified.push_back(RangeCommand { stage: BlockStage::Transfer, ..piece });
     }
 
-    fn note_failure(&mut self, now: Time, key: usize, op_key: usize, status: Status) {
+    fn note_failure(&mut self, now: Time, key: ControllerKey, op_key: RangeKey, status: Status) {
         let op = &mut self.ops[op_key];
         if op.trouble.is_some() {
             return;
@@ -528,7 +548,13 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Subtracts an ended command, and ends or retries its range if it was the last in flight.
-    fn piece_done(&mut self, key: usize, op_key: usize, length_bytes: u64, outbox: &mut Outbox) {
+    fn piece_done(
+        &mut self,
+        key: ControllerKey,
+        op_key: RangeKey,
+        length_bytes: u64,
+        outbox: &mut Outbox,
+    ) {
         let op = &mut self.ops[op_key];
         op.outstanding -= 1;
         let controller = &mut self.controllers[key];
@@ -550,7 +576,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Schedules another attempt if the range failed and nothing of it is in flight. Returns true
     /// if the range has ended.
-    fn retry_or_end(&mut self, key: usize, op_key: usize) -> bool {
+    fn retry_or_end(&mut self, key: ControllerKey, op_key: RangeKey) -> bool {
         let op = &mut self.ops[op_key];
         if op.outstanding > 0 {
             return false;
@@ -575,7 +601,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns the result of a range without commands in flight or queued. A range that
     /// failed because of its path is moved to another path, if it has one.
-    fn finish(&mut self, op_key: usize, outbox: &mut Outbox) {
+    fn finish(&mut self, op_key: RangeKey, outbox: &mut Outbox) {
         self.unqueue(self.ops[op_key].controller, op_key);
         let mut op = self.remove_op(op_key);
         if let (Some(RangeFailure::Failed(error)), Some(paths)) = (&op.trouble, &mut op.paths)
@@ -615,7 +641,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns whether a write may be started, or started again: no other write of this host to one
     /// of its blocks is in progress, or may still be executed by a target.
-    fn begin_write(&mut self, key: usize, op_key: usize, outbox: &mut Outbox) -> bool {
+    fn begin_write(&mut self, key: ControllerKey, op_key: RangeKey, outbox: &mut Outbox) -> bool {
         let op = &mut self.ops[op_key];
         let attached = &self.controllers[key].namespaces[op.namespace];
         let blocks = attached.geometry.blocks_of(op.offset, op.end());
@@ -630,7 +656,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Fails all ranges of a controller.
-    pub(crate) fn fail_ranges(&mut self, key: usize, error: &Error, outbox: &mut Outbox) {
+    pub(crate) fn fail_ranges(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
         self.fail_ranges_where(key, |_| true, error, outbox);
         self.fail_runs(key, error, outbox);
     }
@@ -638,8 +664,8 @@ impl<P: Provider> HostEngine<P> {
     /// Fails the ranges of one namespace.
     pub(crate) fn fail_namespace(
         &mut self,
-        key: usize,
-        namespace: usize,
+        key: ControllerKey,
+        namespace: NamespaceKey,
         error: &Error,
         outbox: &mut Outbox,
     ) {
@@ -649,7 +675,7 @@ impl<P: Provider> HostEngine<P> {
     /// Fails ranges; one with commands in flight ends when those have.
     fn fail_ranges_where(
         &mut self,
-        key: usize,
+        key: ControllerKey,
         which: impl Fn(&RangeOp) -> bool,
         error: &Error,
         outbox: &mut Outbox,
@@ -704,7 +730,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Removes a waiting range from the engine.
-    fn take_away(&mut self, op_key: usize) -> RangeOp {
+    fn take_away(&mut self, op_key: RangeKey) -> RangeOp {
         let controller = self.ops[op_key].controller;
         self.unqueue(controller, op_key);
         // The timer of the controller may have been that of this range.
@@ -752,7 +778,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Ends ranges without commands in flight, removing all of them from the lists in one pass.
-    fn finish_all(&mut self, ops: Vec<usize>, outbox: &mut Outbox) {
+    fn finish_all(&mut self, ops: Vec<RangeKey>, outbox: &mut Outbox) {
         let mut controllers = Vec::new();
         for &op_key in &ops {
             let op = &mut self.ops[op_key];
@@ -774,7 +800,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Queues a range that has left its run before those that were not started.
-    pub(crate) fn queue_first(&mut self, op_key: usize) {
+    pub(crate) fn queue_first(&mut self, op_key: RangeKey) {
         let op = &mut self.ops[op_key];
         op.place = RangeList::Queued;
         self.controllers[op.controller].ready[op.options.class as usize].push_front(op_key);
@@ -782,7 +808,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Removes a range from its run when all of its commands were sent.
-    pub(crate) fn detach_from_run(&mut self, op_key: usize) {
+    pub(crate) fn detach_from_run(&mut self, op_key: RangeKey) {
         if let Some(op) = self.ops.get_mut(op_key)
             && let RangeList::Run(run) = op.place
         {
@@ -792,7 +818,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Removes a range from the lists of waiting ranges, if it is in one.
-    fn unqueue(&mut self, key: usize, op_key: usize) {
+    fn unqueue(&mut self, key: ControllerKey, op_key: RangeKey) {
         match mem::replace(&mut self.ops[op_key].place, RangeList::None) {
             RangeList::Queued => self.controllers[key].retain_waiting(|queued| queued != op_key),
             RangeList::Run(run) => self.leave_run(run, op_key),
@@ -801,7 +827,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Queues ranges that waited for the check of their namespace.
-    pub(crate) fn resume(&mut self, key: usize, waiting: VecDeque<usize>) {
+    pub(crate) fn resume(&mut self, key: ControllerKey, waiting: VecDeque<RangeKey>) {
         let controller = &mut self.controllers[key];
         for op in waiting {
             controller.ready[self.ops[op].options.class as usize].push_back(op);
@@ -809,7 +835,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Queues ranges whose pause before a retry has passed.
-    pub(crate) fn resume_delayed(&mut self, now: Time, key: usize) {
+    pub(crate) fn resume_delayed(&mut self, now: Time, key: ControllerKey) {
         let controller = &mut self.controllers[key];
         if !controller.is_live() {
             return;
@@ -832,8 +858,8 @@ impl<P: Provider> HostEngine<P> {
         self.stop_clocks(now);
         let expired = self.ops.iter().filter(|(_, op)| op.expiry() <= now);
         let (idle, busy): (Vec<_>, Vec<_>) = expired.partition(|(_, op)| op.outstanding == 0);
-        let keys = |ops: Vec<(usize, &RangeOp)>| ops.into_iter().map(|(key, _)| key).collect();
-        let (idle, busy): (Vec<usize>, Vec<usize>) = (keys(idle), keys(busy));
+        let keys = |ops: Vec<(RangeKey, &RangeOp)>| ops.into_iter().map(|(key, _)| key).collect();
+        let (idle, busy): (Vec<RangeKey>, Vec<RangeKey>) = (keys(idle), keys(busy));
         for &op_key in &idle {
             self.expire(now, op_key);
         }
@@ -851,7 +877,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Starts the time-outs of ranges that wait for a controller without a connection.
-    pub(crate) fn start_clocks(&mut self, now: Time, key: usize) {
+    pub(crate) fn start_clocks(&mut self, now: Time, key: ControllerKey) {
         let io_timeout = self.controllers[key].options.io_timeout;
         for (_, op) in self.ops.iter_mut().filter(|(_, op)| op.controller == key) {
             if op.place != RangeList::Fresh {
@@ -876,7 +902,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Aborts the commands of a range whose deadline has passed, or ends the association if they
     /// did not end within the abort time-out.
-    fn expire_busy(&mut self, now: Time, op_key: usize, outbox: &mut Outbox) {
+    fn expire_busy(&mut self, now: Time, op_key: RangeKey, outbox: &mut Outbox) {
         let op = &self.ops[op_key];
         let key = op.controller;
         if let Some(RangeFailure::Expired(..)) = op.trouble {
@@ -889,7 +915,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Records that the deadline of a range has passed.
-    fn expire(&mut self, now: Time, op_key: usize) {
+    fn expire(&mut self, now: Time, op_key: RangeKey) {
         let op = &mut self.ops[op_key];
         self.ready_list.mark_ready(op.controller);
         let controller = &self.controllers[op.controller];
@@ -952,7 +978,7 @@ fn may_retry(status: Status) -> bool {
 impl<P: Provider> ControllerState<P> {
     /// Returns the error of an operation without a result in time: the cause of the missing
     /// connection, the access state of the namespace, or a time-out.
-    pub(crate) fn no_result(&self, namespace: Option<usize>, after: Duration) -> Error {
+    pub(crate) fn no_result(&self, namespace: Option<NamespaceKey>, after: Duration) -> Error {
         let attached = namespace.and_then(|number| self.namespaces.get(number));
         let obstacle = attached.and_then(|attached| attached.access.obstacle());
         let cause = self.outage.as_ref().map(|outage| outage.cause.clone());
@@ -966,12 +992,12 @@ impl<P: Provider> ControllerState<P> {
 
     /// Returns whether ranges of a namespace wait only for room in the queues. True for a namespace
     /// that was closed, whose ranges then fail.
-    pub(crate) fn is_usable(&self, namespace: usize) -> bool {
+    pub(crate) fn is_usable(&self, namespace: NamespaceKey) -> bool {
         self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
     }
 
     /// Queues writes and commands that waited for writes of this host; false if none waited.
-    pub(crate) fn resume_writes(&mut self, ops: &Slab<RangeOp>) -> bool {
+    pub(crate) fn resume_writes(&mut self, ops: &Arena<RangeKey, RangeOp>) -> bool {
         // The next range of a run may wait, which the run keeps.
         let has_runs = self.runs.iter().any(|runs| !runs.is_empty());
         let has_waiting = has_runs || !self.blocked.is_empty() || !self.unchecked.is_empty();
@@ -989,11 +1015,11 @@ impl<P: Provider> ControllerState<P> {
     }
 
     /// Removes ranges from the lists of waiting ranges.
-    fn retain_waiting(&mut self, keep: impl Fn(usize) -> bool) {
+    fn retain_waiting(&mut self, keep: impl Fn(RangeKey) -> bool) {
         self.ready.iter_mut().for_each(|ready| ready.retain(|&queued| keep(queued)));
         self.blocked.retain(|&queued| keep(queued));
         self.delayed.retain(|&(_, queued)| keep(queued));
-        for (_, attached) in &mut self.namespaces {
+        for attached in self.namespaces.values_mut() {
             attached.waiting.retain(|&queued| keep(queued));
         }
     }

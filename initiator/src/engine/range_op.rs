@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rdma::Time;
 
+use crate::engine::arena::{ControllerKey, NamespaceKey, RunKey};
 use crate::engine::live_routes::LiveRoutes;
-use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink, RingKey};
+use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Keys, RegionSlice};
@@ -18,8 +19,8 @@ use crate::types::options::BatchOptions;
 
 /// A range that is submitted to an engine. Its ring has a place for it.
 pub(crate) struct Submission {
-    pub(crate) controller: usize,
-    pub(crate) namespace: usize,
+    pub(crate) controller: ControllerKey,
+    pub(crate) namespace: NamespaceKey,
     pub(crate) direction: RangeDirection,
     /// First byte in the namespace.
     pub(crate) offset: u64,
@@ -28,7 +29,7 @@ pub(crate) struct Submission {
     /// Keys of the slice in the protection domain of the controller. It was registered before,
     /// since the host is locked now.
     pub(crate) keys: io::Result<Keys>,
-    pub(crate) ring: RingKey,
+    pub(crate) sink: ResultSink,
     pub(crate) token: u64,
     pub(crate) options: BatchOptions,
     /// Paths that the range may be moved to; `None` if the namespace is open over one controller.
@@ -85,8 +86,8 @@ pub(crate) struct DisplacedRange {
 
 /// A range that an engine reads or writes, from its submission to its result.
 pub(crate) struct RangeOp {
-    pub(super) controller: usize,
-    pub(super) namespace: usize,
+    pub(super) controller: ControllerKey,
+    pub(super) namespace: NamespaceKey,
     pub(super) direction: RangeDirection,
     pub(super) offset: u64,
     pub(super) slice: RegionSlice,
@@ -130,7 +131,7 @@ pub(super) enum RangeList {
     /// A list of its controller's waiting ranges.
     Queued,
     /// No list: its commands are sent by this run of a plan.
-    Run(usize),
+    Run(RunKey),
 }
 
 /// A deadline that is not set.
@@ -148,13 +149,14 @@ pub(super) enum RangeFailure {
 
 impl RangeOp {
     /// Returns a range before its first command is sent.
-    pub(crate) fn new(submission: Submission, sink: ResultSink, keys: Keys) -> Self {
+    pub(crate) fn new(submission: Submission, keys: Keys) -> Self {
         let Submission {
             controller,
             namespace,
             direction,
             offset,
             slice,
+            sink,
             token,
             options,
             paths,
@@ -188,7 +190,7 @@ impl RangeOp {
     }
 
     /// Assigns the range to a run of a plan, which sends its commands.
-    pub(crate) fn in_run(mut self, run: usize, began: Time, due: Time) -> Self {
+    pub(crate) fn in_run(mut self, run: RunKey, began: Time, due: Time) -> Self {
         (self.place, self.submitted, self.due) = (RangeList::Run(run), began, due);
         self
     }
@@ -255,7 +257,7 @@ impl RangeOp {
     }
 
     /// Returns whether it is on this namespace of this controller.
-    pub(crate) fn is_on(&self, controller: usize, namespace: usize) -> bool {
+    pub(crate) fn is_on(&self, controller: ControllerKey, namespace: NamespaceKey) -> bool {
         self.controller == controller && self.namespace == namespace
     }
 

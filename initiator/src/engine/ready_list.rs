@@ -5,11 +5,13 @@ use std::collections::{BTreeSet, VecDeque};
 
 use rdma::Time;
 
-/// Controllers that a turn must process, by their keys in the engine.
+use crate::engine::arena::{ArenaKey, ControllerKey};
+
+/// Controllers that a turn must process.
 #[derive(Default)]
 pub(crate) struct ReadyList {
-    stirred: VecDeque<usize>,
-    timers: BTreeSet<(Time, usize)>,
+    stirred: VecDeque<ControllerKey>,
+    timers: BTreeSet<(Time, ControllerKey)>,
     /// State of each controller, indexed by its key.
     entries: Vec<ReadyEntry>,
 }
@@ -23,7 +25,7 @@ struct ReadyEntry {
 
 impl ReadyList {
     /// Records that a controller must be processed.
-    pub(crate) fn mark_ready(&mut self, controller: usize) {
+    pub(crate) fn mark_ready(&mut self, controller: ControllerKey) {
         let entry = self.entry(controller);
         if !std::mem::replace(&mut entry.is_stirred, true) {
             self.stirred.push_back(controller);
@@ -31,14 +33,14 @@ impl ReadyList {
     }
 
     /// Removes the next controller that must be processed.
-    pub(crate) fn next_stirred(&mut self) -> Option<usize> {
+    pub(crate) fn next_stirred(&mut self) -> Option<ControllerKey> {
         let controller = self.stirred.pop_front()?;
         self.entry(controller).is_stirred = false;
         Some(controller)
     }
 
     /// Sets when a controller must be processed even if there is no event.
-    pub(crate) fn set_timer(&mut self, controller: usize, time: Option<Time>) {
+    pub(crate) fn set_timer(&mut self, controller: ControllerKey, time: Option<Time>) {
         let old = std::mem::replace(&mut self.entry(controller).timer, time);
         if old == time {
             return;
@@ -52,7 +54,7 @@ impl ReadyList {
     }
 
     /// Returns a controller whose timer is due, and clears the timer.
-    pub(crate) fn next_due(&mut self, now: Time) -> Option<usize> {
+    pub(crate) fn next_due(&mut self, now: Time) -> Option<ControllerKey> {
         let &(time, controller) = self.timers.first()?;
         if time > now {
             return None;
@@ -62,8 +64,8 @@ impl ReadyList {
     }
 
     /// Returns the timer of a controller.
-    pub(crate) fn timer(&self, controller: usize) -> Option<Time> {
-        self.entries.get(controller)?.timer
+    pub(crate) fn timer(&self, controller: ControllerKey) -> Option<Time> {
+        self.entries.get(controller.index())?.timer
     }
 
     /// Returns when the first timer is due.
@@ -71,11 +73,12 @@ impl ReadyList {
         self.timers.first().map(|&(time, _)| time)
     }
 
-    fn entry(&mut self, controller: usize) -> &mut ReadyEntry {
-        if controller >= self.entries.len() {
-            self.entries.resize(controller + 1, ReadyEntry::default());
+    fn entry(&mut self, controller: ControllerKey) -> &mut ReadyEntry {
+        let index = controller.index();
+        if index >= self.entries.len() {
+            self.entries.resize(index + 1, ReadyEntry::default());
         }
-        &mut self.entries[controller]
+        &mut self.entries[index]
     }
 }
 
@@ -90,25 +93,27 @@ mod tests {
     #[test]
     fn a_stirred_controller_is_listed_once() {
         let mut ready_list = ReadyList::default();
-        [5, 1, 5].into_iter().for_each(|controller| ready_list.mark_ready(controller));
-        assert_eq!(ready_list.next_stirred(), Some(5));
-        ready_list.mark_ready(5);
-        assert_eq!(ready_list.next_stirred(), Some(1));
-        assert_eq!(ready_list.next_stirred(), Some(5));
+        let [one, five] = [1, 5].map(ControllerKey::at);
+        [five, one, five].into_iter().for_each(|controller| ready_list.mark_ready(controller));
+        assert_eq!(ready_list.next_stirred(), Some(five));
+        ready_list.mark_ready(five);
+        assert_eq!(ready_list.next_stirred(), Some(one));
+        assert_eq!(ready_list.next_stirred(), Some(five));
         assert_eq!(ready_list.next_stirred(), None);
     }
 
     #[test]
     fn a_controller_has_one_timer_at_most() {
         let mut ready_list = ReadyList::default();
-        ready_list.set_timer(3, Some(at(10)));
-        ready_list.set_timer(7, Some(at(20)));
-        ready_list.set_timer(3, Some(at(30)));
+        let [three, seven] = [3, 7].map(ControllerKey::at);
+        ready_list.set_timer(three, Some(at(10)));
+        ready_list.set_timer(seven, Some(at(20)));
+        ready_list.set_timer(three, Some(at(30)));
         assert_eq!(ready_list.deadline(), Some(at(20)));
         assert_eq!(ready_list.next_due(at(19)), None);
-        assert_eq!(ready_list.next_due(at(20)), Some(7));
+        assert_eq!(ready_list.next_due(at(20)), Some(seven));
         assert_eq!(ready_list.next_due(at(29)), None);
-        ready_list.set_timer(3, None);
+        ready_list.set_timer(three, None);
         assert_eq!(ready_list.deadline(), None);
         assert_eq!(ready_list.next_due(at(99)), None);
     }

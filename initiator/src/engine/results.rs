@@ -5,9 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use slab::Slab;
-
 use crate::driver::foreign_code;
+use crate::engine::arena::{Arena, PlanKey, RingKey};
 use crate::engine::plan_state::PlanState;
 use crate::engine::range_op::DisplacedRange;
 use crate::engine::write_table::WriteTable;
@@ -27,19 +26,6 @@ pub struct RangeCompletion {
     /// `Ok` if all bytes were transferred; else the slice's contents are unspecified.
     pub result: Result<(), Error>,
 }
-
-/// Key of a ring in an [`Outbox`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RingKey(usize);
-
-impl RingKey {
-    /// A key of no ring.
-    pub(crate) const NONE: Self = Self(usize::MAX);
-}
-
-/// Key of a plan in an [`Outbox`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct PlanKey(usize);
 
 /// Destination of the result of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,8 +64,8 @@ pub(crate) struct Outbox {
     pub(crate) writes: WriteTable,
     /// Trace in progress of completed commands.
     pub(crate) trace: Option<TraceInProgress>,
-    rings: Slab<RingState>,
-    plans: Slab<OpenPlan>,
+    rings: Arena<RingKey, RingState>,
+    plans: Arena<PlanKey, OpenPlan>,
     wakers: Vec<Waker>,
     /// Results of abandoned rings. Their memory is freed after the host's lock is released, since
     /// that can call code of its owner.
@@ -139,19 +125,19 @@ impl Outbox {
         let ready = VecDeque::with_capacity(depth);
         let ring =
             RingState { ready, in_flight: 0, depth, wanted: 0, waker: None, abandoned: false };
-        RingKey(self.rings.insert(ring))
+        self.rings.insert(ring)
     }
 
     /// Returns whether the ring has room for another range.
     pub(crate) fn has_room(&self, key: RingKey) -> bool {
-        let ring = &self.rings[key.0];
+        let ring = &self.rings[key];
         ring.in_flight + ring.ready.len() < ring.depth
     }
 
     /// Reserves a place in the ring, which must have room.
     pub(crate) fn reserve(&mut self, key: RingKey) {
         debug_assert!(self.has_room(key));
-        self.rings[key.0].in_flight += 1;
+        self.rings[key].in_flight += 1;
     }
 
     /// Delivers the result of a range to its ring or plan.
@@ -181,7 +167,7 @@ impl Outbox {
         result: Result<(), Error>,
         service: RangeService,
     ) {
-        let state = &self.plans[plan.0].state;
+        let state = &self.plans[plan].state;
         if let Err(error) = &result
             && matches!(error.kind(), ErrorKind::Changed(_))
         {
@@ -204,7 +190,7 @@ impl Outbox {
         service: RangeService,
     ) {
         self.retire(plan, 1);
-        let state = &self.plans[plan.0].state;
+        let state = &self.plans[plan].state;
         let attempts = service.attempts + state.earlier_attempts(range);
         let outcome = RangeService { attempts, ..service }.outcome(&result);
         state.end(range, outcome, result.err());
@@ -261,17 +247,17 @@ impl Outbox {
     }
 
     pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {
-        &self.plans[plan.0].state
+        &self.plans[plan].state
     }
 
     /// Delivers the result of a range that has a place in a ring.
     pub(crate) fn complete_in_ring(&mut self, key: RingKey, completion: RangeCompletion) {
-        let ring = &mut self.rings[key.0];
+        let ring = &mut self.rings[key];
         ring.in_flight -= 1;
         if ring.abandoned {
             self.discarded.push(completion);
             if ring.in_flight == 0 {
-                self.rings.remove(key.0);
+                self.rings.remove(key);
             }
             return;
         }
@@ -285,17 +271,17 @@ impl Outbox {
 
     /// Returns the ready results of a ring.
     pub(crate) fn ready(&mut self, key: RingKey) -> &mut VecDeque<RangeCompletion> {
-        &mut self.rings[key.0].ready
+        &mut self.rings[key].ready
     }
 
     /// Returns the number of ranges without a result.
     pub(crate) fn in_flight(&self, key: RingKey) -> usize {
-        self.rings[key.0].in_flight
+        self.rings[key].in_flight
     }
 
     /// Registers a waker that is called when `wanted` results are ready.
     pub(crate) fn notify(&mut self, key: RingKey, wanted: usize, waker: &Waker) {
-        let ring = &mut self.rings[key.0];
+        let ring = &mut self.rings[key];
         ring.wanted = wanted;
         let before = ring.waker.replace(waker.clone());
         // The old waker is dropped after the host's lock is released: see `close_plan`.
@@ -304,13 +290,13 @@ impl Outbox {
 
     /// Closes a ring; the memory of its ranges is freed as they end.
     pub(crate) fn close(&mut self, key: RingKey) {
-        let ring = &mut self.rings[key.0];
+        let ring = &mut self.rings[key];
         ring.abandoned = true;
         // The waker is dropped after the host's lock is released: see `close_plan`.
         self.wakers.extend(ring.waker.take());
         self.discarded.extend(ring.ready.drain(..));
         if ring.in_flight == 0 {
-            self.rings.remove(key.0);
+            self.rings.remove(key);
         }
     }
 
@@ -318,7 +304,7 @@ impl Outbox {
     pub(crate) fn open_plan(&mut self, state: Arc<PlanState>, memory: ClaimedMemory) -> PlanKey {
         let (in_flight, memory) = (state.len(), Some(memory));
         let plan = OpenPlan { state, memory, in_flight, waiting: Vec::new(), abandoned: false };
-        let key = PlanKey(self.plans.insert(plan));
+        let key = self.plans.insert(plan);
         // A plan without ranges has ended.
         self.retire(key, 0);
         key
@@ -326,7 +312,7 @@ impl Outbox {
 
     /// Returns the memory of a range of a plan; `None` if the plan has ended.
     pub(crate) fn part(&self, key: PlanKey, at: u64, length: u32) -> Option<RegionSlice> {
-        self.plans[key.0].memory.as_ref().map(|memory| memory.part(at, length))
+        self.plans[key].memory.as_ref().map(|memory| memory.part(at, length))
     }
 
     /// Ends ranges of a plan that sent no command.
@@ -337,13 +323,13 @@ impl Outbox {
         }
         // A cancelled range is not read from another replica.
         let may_go_on = !matches!(error.kind(), ErrorKind::Cancelled);
-        if may_go_on && self.plans[key.0].state.is_replicated() {
+        if may_go_on && self.plans[key].state.is_replicated() {
             for &range in ranges {
                 self.end_range(key, range, Err(error.clone()), RangeService::default());
             }
         } else {
             self.retire(key, ranges.len());
-            self.plans[key.0].state.end_unsent(ranges, error);
+            self.plans[key].state.end_unsent(ranges, error);
             self.tell_of(key);
         }
     }
@@ -351,7 +337,7 @@ impl Outbox {
     /// Subtracts ranges that are about to end. With the last one it releases the memory of the
     /// plan, before a caller can see the end and submit the next plan into the same memory.
     fn retire(&mut self, key: PlanKey, ended: usize) {
-        let plan = &mut self.plans[key.0];
+        let plan = &mut self.plans[key];
         plan.in_flight -= ended;
         if plan.in_flight == 0
             && let Some(memory) = plan.memory.take()
@@ -363,36 +349,36 @@ impl Outbox {
     /// Wakes the tasks that wait for as many ended ranges, and removes an abandoned plan that has
     /// ended.
     fn tell_of(&mut self, key: PlanKey) {
-        let plan = &mut self.plans[key.0];
+        let plan = &mut self.plans[key];
         let done = plan.state.len() - plan.in_flight;
         let over = plan.waiting.extract_if(.., |waiter| waiter.wanted <= done);
         self.wakers.extend(over.map(|waiter| waiter.waker));
         if plan.in_flight == 0 && plan.abandoned {
-            self.plans.remove(key.0);
+            self.plans.remove(key);
         }
     }
 
     /// Returns whether ranges of a plan have not ended.
     pub(crate) fn is_plan_in_flight(&self, key: PlanKey) -> bool {
-        self.plans[key.0].in_flight > 0
+        self.plans[key].in_flight > 0
     }
 
     /// Registers a waker that is called when `wanted` ranges of a plan have ended. It replaces a
     /// waker of the same task.
     pub(crate) fn notify_of_plan(&mut self, key: PlanKey, wanted: usize, waker: &Waker) {
-        let waiting = &mut self.plans[key.0].waiting;
+        let waiting = &mut self.plans[key].waiting;
         waiting.retain(|waiter| !waiter.waker.will_wake(waker));
         waiting.push(PlanWaiter { wanted, waker: waker.clone() });
     }
 
     /// Closes a plan, whose ticket was dropped.
     pub(crate) fn close_plan(&mut self, key: PlanKey) {
-        let plan = &mut self.plans[key.0];
+        let plan = &mut self.plans[key];
         plan.abandoned = true;
         // Dropping a waker may call foreign code, which may take the host's lock.
         self.wakers.extend(plan.waiting.drain(..).map(|waiter| waiter.waker));
         if plan.in_flight == 0 {
-            self.plans.remove(key.0);
+            self.plans.remove(key);
         }
     }
 

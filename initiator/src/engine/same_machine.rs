@@ -11,6 +11,7 @@ use rdma::soft::{Soft, SoftDevice};
 use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
 use rdma::{Device, Provider, Time};
 
+use crate::engine::arena::ControllerKey;
 use crate::engine::controller::{ControllerPhase, ControllerState};
 use crate::engine::results::Outbox;
 use crate::engine::{ErasedEngine, HostEngine};
@@ -126,7 +127,12 @@ impl<P: Provider> HostEngine<P> {
 
     /// Called when an association has ended. Returns whether it was a failed attempt to use shared
     /// memory, so that the network should be tried.
-    pub(crate) fn falls_back(&mut self, key: usize, was_attempt: bool, cause: &Error) -> bool {
+    pub(crate) fn falls_back(
+        &mut self,
+        key: ControllerKey,
+        was_attempt: bool,
+        cause: &Error,
+    ) -> bool {
         let is_alone = !self.is_any_connected(Some(key));
         let Some(choice) = &mut self.path else { return false };
         choice.state = PathState::Open;
@@ -139,7 +145,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Returns whether a target that was just reached over the network offers shared memory, which
     /// it did not when the attempt to connect started.
-    pub(crate) fn should_share_memory(&self, key: usize) -> bool {
+    pub(crate) fn should_share_memory(&self, key: ControllerKey) -> bool {
         let Some(choice) = &self.path else { return false };
         !P::SHARES_MEMORY
             && !choice.avoids_shm
@@ -148,7 +154,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     /// Returns whether a controller other than that with this key is connected or connecting.
-    fn is_any_connected(&self, beside: Option<usize>) -> bool {
+    fn is_any_connected(&self, beside: Option<ControllerKey>) -> bool {
         let others = self.controllers.iter().filter(|&(key, _)| Some(key) != beside);
         let mut phases = others.map(|(_, controller)| &controller.phase);
         phases.any(|phase| match phase {
@@ -184,7 +190,7 @@ impl<P: Provider> HostEngine<P> {
     }
 
     fn postpone_attempts(&mut self, now: Time) {
-        for (key, controller) in &mut self.controllers {
+        for (key, controller) in self.controllers.iter_mut() {
             if let ControllerPhase::Resting(time) = &mut controller.phase
                 && *time <= now
             {
@@ -216,14 +222,14 @@ impl<P: Provider> HostEngine<P> {
         let mut new = HostEngine::<Q>::new(device, self.host)?;
         // Steps that can fail come first, so that this engine is unchanged after an error.
         let mut homes = BTreeMap::new();
-        for (key, _) in &self.controllers {
+        for key in self.controllers.keys() {
             let scope = Arc::new(RegistrationScope::<Q>::new(&new.device)?);
             let bounce = BouncePool::new(scope.device(), ControllerState::<Q>::CHUNKS)?;
             homes.insert(key, (scope, bounce));
         }
         let has_windows = new.device.caps().memory_windows;
         let mut keys = Vec::with_capacity(self.ops.len());
-        for (op_key, op) in &mut self.ops {
+        for (op_key, op) in self.ops.iter_mut() {
             if op.slice.grant() == Grant::PerCommand && !has_windows {
                 return Err(ErrorKind::Unsupported("the RDMA device has no memory windows").into());
             }
@@ -234,13 +240,10 @@ impl<P: Provider> HostEngine<P> {
         for (op_key, keys) in keys {
             self.ops[op_key].keys = keys;
         }
-        let controllers = mem::take(&mut self.controllers).into_iter();
-        new.controllers = controllers
-            .filter_map(|(key, controller)| {
-                let (scope, bounce) = homes.remove(&key)?;
-                Some((key, controller.moved(scope, bounce)))
-            })
-            .collect();
+        new.controllers = mem::take(&mut self.controllers).filter_map(|key, controller| {
+            let (scope, bounce) = homes.remove(&key)?;
+            Some(controller.moved(scope, bounce))
+        });
         new.ready_list = mem::take(&mut self.ready_list);
         new.fences = mem::take(&mut self.fences);
         new.fences.iter_mut().for_each(|fence| fence.forget_connections());

@@ -6,14 +6,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::log::AnaState;
 
+use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::path_access::PathAccess;
 use crate::types::error::Error;
 
 /// Route to a replica of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardRoute {
-    /// Key of the namespace in its controller.
-    pub(crate) namespace: usize,
+    pub(crate) namespace: NamespaceKey,
     /// Index of its controller in the list of places.
     pub(crate) place: usize,
 }
@@ -21,10 +21,8 @@ pub(crate) struct ShardRoute {
 /// A controller over which shards are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardPlace {
-    /// Index of the engine in the host.
-    pub(crate) engine: usize,
-    /// Key of the controller in its engine.
-    pub(crate) controller: usize,
+    pub(crate) engine: EngineKey,
+    pub(crate) controller: ControllerKey,
 }
 
 /// The selected path to a namespace.
@@ -32,8 +30,7 @@ pub(crate) struct ShardPlace {
 pub(crate) struct PathRoute {
     /// Index of the path.
     pub(crate) replica: usize,
-    /// Key of the namespace in the controller.
-    pub(crate) namespace: usize,
+    pub(crate) namespace: NamespaceKey,
     pub(crate) place: ShardPlace,
     pub(crate) load: TargetLoad,
 }
@@ -289,11 +286,12 @@ impl ShardRoutes {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::arena::ArenaKey;
 
     #[test]
     fn shards_keep_their_replicas_apart() {
         let mut routes = ShardRoutes::default();
-        let route = |namespace| ShardRoute { namespace, place: 0 };
+        let route = |namespace| ShardRoute { namespace: NamespaceKey::at(namespace), place: 0 };
         let path = |namespace| (route(namespace), PathAccess::new(AnaState::OPTIMIZED));
         routes.push([path(1)].into_iter());
         assert!(!routes.is_replicated());
@@ -308,7 +306,10 @@ mod tests {
     #[test]
     fn a_controller_has_one_number() {
         let mut routes = ShardRoutes::default();
-        let place = |controller| ShardPlace { engine: 0, controller };
+        let place = |controller| ShardPlace {
+            engine: EngineKey::at(0),
+            controller: ControllerKey::at(controller),
+        };
         let numbers = [7, 3, 7, 3].map(|controller| routes.place(place(controller)));
         assert_eq!((numbers, routes.places()), ([0, 1, 0, 1], &[place(7), place(3)][..]));
     }
@@ -321,7 +322,7 @@ mod tests {
         ranges: u64,
     ) -> Vec<usize> {
         let mut routes = ShardRoutes::with_policy(policy);
-        let route = |place| ShardRoute { namespace: 0, place };
+        let route = |place| ShardRoute { namespace: NamespaceKey::at(0), place };
         let path = |(place, &state)| (route(place), PathAccess::new(state));
         routes.push(states.iter().enumerate().map(path));
         let load = |place: usize| TargetLoad::Serving(loads[place]);

@@ -6,11 +6,8 @@ use std::mem;
 use std::ops::Range;
 
 use nvme_proto::{Nqn, Nsid};
-use slab::Slab;
 
-/// Key of a namespace in a [`WriteTable`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WrittenNamespace(usize);
+use crate::engine::arena::{Arena, WrittenNamespace};
 
 /// Key of a write in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +34,7 @@ pub(crate) enum UnansweredChange {
 /// Writes of all engines of a host.
 #[derive(Debug, Default)]
 pub(crate) struct WriteTable {
-    namespaces: Slab<NamespaceWrites>,
+    namespaces: Arena<WrittenNamespace, NamespaceWrites>,
     numbers: BTreeMap<(Nqn, Nsid), WrittenNamespace>,
     unanswered: Vec<FencedCommand>,
     /// Last number that was used for a write or a fence.
@@ -81,18 +78,18 @@ impl WriteTable {
         let known = *self.numbers.entry((nqn, nsid)).or_insert_with(|| {
             let (active, is_awaited) = (Vec::new(), false);
             let new = NamespaceWrites { nqn, nsid, holders: 0, active, is_awaited };
-            WrittenNamespace(namespaces.insert(new))
+            namespaces.insert(new)
         });
-        namespaces[known.0].holders += 1;
+        namespaces[known].holders += 1;
         known
     }
 
     /// Closes a namespace for one controller.
     pub(crate) fn close(&mut self, namespace: WrittenNamespace) {
-        let writes = &mut self.namespaces[namespace.0];
+        let writes = &mut self.namespaces[namespace];
         writes.holders -= 1;
         if writes.holders == 0 {
-            let NamespaceWrites { nqn, nsid, .. } = self.namespaces.remove(namespace.0);
+            let NamespaceWrites { nqn, nsid, .. } = self.namespaces.remove(namespace);
             self.numbers.remove(&(nqn, nsid));
         }
     }
@@ -105,7 +102,7 @@ impl WriteTable {
         blocks: Range<u64>,
         aligned: bool,
     ) -> Option<WriteKey> {
-        let writes = &mut self.namespaces[namespace.0];
+        let writes = &mut self.namespaces[namespace];
         let is_apart =
             |other: &ActiveWrite| !overlap(&other.blocks, &blocks) || (aligned && other.aligned);
         if !writes.active.iter().all(is_apart) {
@@ -119,7 +116,7 @@ impl WriteTable {
 
     /// Ends a write, for which others may wait.
     pub(crate) fn end(&mut self, WriteKey { namespace, number }: WriteKey) {
-        let Some(writes) = self.namespaces.get_mut(namespace.0) else { return };
+        let Some(writes) = self.namespaces.get_mut(namespace) else { return };
         writes.active.retain(|write| write.number != number);
         self.released |= mem::take(&mut writes.is_awaited);
     }
@@ -148,7 +145,7 @@ impl WriteTable {
         if self.unanswered.is_empty() {
             return false;
         }
-        let NamespaceWrites { nqn, nsid, .. } = self.namespaces[namespace.0];
+        let NamespaceWrites { nqn, nsid, .. } = self.namespaces[namespace];
         let reaches = |unanswered: &FencedCommand| {
             let is_within = match &unanswered.change {
                 UnansweredChange::Blocks(of, old) => *of == nsid && overlap(old, blocks),

@@ -48,8 +48,9 @@ fn answer_without_acknowledging(slots: u16) -> usize {
         inline_bytes: 0,
     };
     let qp = group.adopt(cm.create_qp(conn, &group.handle(), &device, &config).unwrap());
+    let (queue, controller) = (QueueKey::at(0), ControllerKey::at(0));
     let mut queue: HostQueue<Sim, ()> =
-        HostQueue::new(&device, 0, 0, Qid(1), conn, qp, slots).unwrap();
+        HostQueue::new(&device, queue, controller, Qid(1), conn, qp, slots).unwrap();
     let mut answered = 0;
     while queue.room() > 0 {
         let data = Data::Keyed { address: 0, length: 512, rkey: 0 };
