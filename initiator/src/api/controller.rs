@@ -14,10 +14,10 @@ use crate::api::in_order::in_order;
 use crate::api::namespace::Namespace;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
-use crate::engine::Connecting;
 use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{ControllerLimits, QueueKind, RawData, RawReply};
 use crate::engine::reply::promise;
+use crate::engine::requests::Connecting;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
 

@@ -8,12 +8,12 @@ use nvme_proto::{AdminCommand, Sqe};
 
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
-use crate::engine::Attachment;
 use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{ControllerLimits, QueueKind, Raw, RawData, RawReply};
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::reply::{Promise, Reply, promise};
+use crate::engine::requests::Attachment;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::CurrentScope;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};

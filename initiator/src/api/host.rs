@@ -24,6 +24,7 @@ use crate::api::subsystem_paths::{self, SubsystemPaths};
 use crate::api::ticket::{self, Ticket};
 use crate::driver::host_state::{Inner, OpenDevices};
 use crate::driver::{SharedEngines, system_now};
+use crate::engine::link::Link;
 use crate::engine::{HostEngine, HostIdentity};
 use crate::memory::plan_region::Region;
 use crate::memory::region::RegionSlice;
@@ -515,8 +516,9 @@ impl HostBuilder {
         let threaded = !self.polled;
         self.polled = true;
         let mut host = self.build_polled()?;
-        let engine = HostEngine::<P>::new(device, host.inner.identity)?;
-        host.inner.shared.add(Box::new(engine), String::new())?;
+        let wire = Box::new(Link::<P>::new(device)?);
+        let engine = HostEngine::new(wire, host.inner.identity, None);
+        host.inner.shared.add(engine, String::new())?;
         let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
         inner.fixed_device = true;
         if threaded && inner.can_wait() {

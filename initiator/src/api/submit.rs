@@ -154,6 +154,6 @@ pub(crate) fn submit(
         options,
         paths,
     };
-    state.engines[engine].submit(submission, &mut state.outbox);
+    state.engines[engine].submit_range(submission, &mut state.outbox);
     set
 }

@@ -11,9 +11,9 @@ use rdma::verbs::VerbsOptions;
 
 use crate::driver::provider::{self, OpenedDevice};
 use crate::driver::shared::SharedEngines;
-use crate::engine::HostIdentity;
 use crate::engine::arena::{ArenaKey, EngineKey};
-use crate::engine::same_machine::NearTarget;
+use crate::engine::same_machine::{NearTarget, PathChoice};
+use crate::engine::{HostEngine, HostIdentity};
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
 use crate::types::provider::RdmaProvider;
@@ -80,8 +80,8 @@ impl Inner {
             false => match devices.by_source.get(&source) {
                 Some(&engine) => engine,
                 None => {
-                    let opened = provider::open(self.provider, source, self.identity, self.verbs)?;
-                    let engine = self.add(source, opened)?;
+                    let opened = provider::open(self.provider, source, self.verbs)?;
+                    let engine = self.add(source, opened, None)?;
                     devices.by_source.insert(source, engine);
                     engine
                 }
@@ -104,14 +104,23 @@ impl Inner {
                 devices.by_target.retain(|_, other| *other != engine);
                 engine
             }
-            None => self.add(target.source, provider::open_local(target, self.identity)?)?,
+            None => {
+                let opened = provider::open_path(&target, target.path())?;
+                self.add(target.source, opened, Some(PathChoice::new(target)))?
+            }
         };
         devices.by_target.insert(target.address, engine);
         Ok(engine)
     }
 
-    fn add(&self, source: IpAddr, opened: OpenedDevice) -> Result<EngineKey, Error> {
-        let OpenedDevice { engine, reason } = opened;
+    fn add(
+        &self,
+        source: IpAddr,
+        opened: OpenedDevice,
+        choice: Option<PathChoice>,
+    ) -> Result<EngineKey, Error> {
+        let OpenedDevice { wire, reason } = opened;
+        let engine = HostEngine::new(wire, self.identity, choice);
         tracing::info!(%source, %reason, "opened an RDMA device");
         Ok(self.shared.add(engine, reason)?)
     }

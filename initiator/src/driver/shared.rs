@@ -9,14 +9,15 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 
 use crate::driver::clock::system_now;
 use crate::driver::process::{Forked, Process};
-use crate::driver::provider;
+use crate::driver::provider::{self, OpenedDevice};
 use crate::driver::state::DriverState;
 use crate::engine::arena::{EngineKey, PlanKey, RingKey};
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::Deferred;
 use crate::engine::same_machine::NearTarget;
-use crate::engine::{ErasedEngine, NextTurn};
+use crate::engine::wire::Wire;
+use crate::engine::{HostEngine, NextTurn};
 use crate::memory::plan_region::ClaimedMemory;
 
 /// Event data of the interrupt descriptor in the epoll instance.
@@ -81,12 +82,8 @@ impl SharedEngines {
 
     /// Adds an engine and watches its descriptors; returns its key. `reason` names its provider
     /// and the reason for that choice.
-    pub(crate) fn add(
-        &self,
-        engine: Box<dyn ErasedEngine>,
-        reason: String,
-    ) -> io::Result<EngineKey> {
-        self.watch_engine(&*engine)?;
+    pub(crate) fn add(&self, engine: HostEngine, reason: String) -> io::Result<EngineKey> {
+        self.watch_engine(&engine)?;
         let mut state = self.state();
         state.reasons.push(reason);
         Ok(state.engines.insert(engine))
@@ -102,7 +99,7 @@ impl SharedEngines {
         engines.find(|&engine| state.engines.get_mut(engine).is_some_and(|it| it.retarget(target)))
     }
 
-    fn watch_engine(&self, engine: &dyn ErasedEngine) -> io::Result<()> {
+    fn watch_engine(&self, engine: &HostEngine) -> io::Result<()> {
         engine.fds().into_iter().try_for_each(|fd| self.watch(fd, 0))
     }
 
@@ -111,15 +108,14 @@ impl SharedEngines {
         let DriverState { engines, reasons, .. } = state;
         for (engine, reason) in engines.values_mut().zip(reasons) {
             let Some(change) = engine.path_change(now) else { continue };
-            let new = provider::open_path(&change.target, change.to).and_then(|(device, why)| {
-                let new = engine.moved_to(device)?;
-                Ok((new, why))
-            });
-            match new {
-                Ok((new, why)) => {
+            let opened = provider::open_path(&change.target, change.to);
+            let changed = opened
+                .and_then(|OpenedDevice { wire, reason }| Ok((engine.change_wire(wire)?, reason)));
+            match changed {
+                Ok((old, why)) => {
                     tracing::info!(target = %change.target.address, reason = %why, "changed the RDMA provider");
                     *reason = why;
-                    self.replace(engine, new);
+                    self.watch_instead(&*old, engine);
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot change the RDMA provider");
@@ -129,17 +125,16 @@ impl SharedEngines {
         }
     }
 
-    /// Replaces an engine, and watches the descriptors of the new one.
-    fn replace(&self, old: &mut Box<dyn ErasedEngine>, new: Box<dyn ErasedEngine>) {
+    /// Watches the descriptors of an engine, instead of those of its previous device.
+    fn watch_instead(&self, old: &dyn Wire, engine: &HostEngine) {
         for fd in old.fds() {
             // A child may have inherited it open, so that closing it would not remove it.
             let _ = epoll::delete(&self.epoll, fd);
         }
-        if let Err(error) = self.watch_engine(&*new) {
+        if let Err(error) = self.watch_engine(engine) {
             // The engine is still turned when its timers are due.
             tracing::warn!(%error, "cannot wait for a device");
         }
-        *old = new;
     }
 
     fn watch(&self, fd: BorrowedFd<'_>, name: u64) -> io::Result<()> {

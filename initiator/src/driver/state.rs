@@ -9,13 +9,13 @@ use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::{Deferred, Outbox};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
-use crate::engine::{ErasedEngine, NextTurn, earliest};
+use crate::engine::{HostEngine, NextTurn, earliest};
 use crate::types::counters::HostCounters;
 
 /// State of a host that its lock protects.
 #[derive(Default)]
 pub(crate) struct DriverState {
-    pub(crate) engines: Arena<EngineKey, Box<dyn ErasedEngine>>,
+    pub(crate) engines: Arena<EngineKey, HostEngine>,
     /// Text for each engine that names its provider and the reason for that choice; empty for a
     /// device of the caller.
     pub(crate) reasons: Vec<String>,
@@ -140,7 +140,7 @@ impl DriverState {
         self.outbox.close(ring);
         if has_ranges {
             for engine in self.engines.values_mut() {
-                engine.abandon(ring, &mut self.outbox);
+                engine.abandon_ring(ring, &mut self.outbox);
             }
         }
     }

@@ -110,13 +110,6 @@ impl<K: ArenaKey, V> Arena<K, V> {
         self.values.is_empty()
     }
 
-    /// Returns an arena of what `map` makes of the values, under the same keys.
-    pub(crate) fn filter_map<U>(self, mut map: impl FnMut(K, V) -> Option<U>) -> Arena<K, U> {
-        let values = self.values.into_iter();
-        let values = values.filter_map(|(index, value)| Some((index, map(K::at(index), value)?)));
-        Arena { values: values.collect(), keys: PhantomData }
-    }
-
     /// Removes the values for which `keep` returns false.
     pub(crate) fn retain(&mut self, mut keep: impl FnMut(K, &mut V) -> bool) {
         self.values.retain(|index, value| keep(K::at(index), value));

@@ -4,15 +4,16 @@ use std::mem;
 use std::time::Duration;
 
 use nvme_proto::{AdminCommand, Sqe, Status, admin};
-use rdma::{ConnectionManager, Group, Provider, Time, WcStatus};
+use rdma::{Time, WcStatus};
 
 use crate::engine::arena::{ControllerKey, RangeKey};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
     BusyTarget, ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
 };
-use crate::engine::queue::Data;
+use crate::engine::queue::HostQueue;
 use crate::engine::results::Outbox;
+use crate::engine::wire::Data;
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::{Error, ErrorKind};
 
@@ -23,7 +24,7 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 /// Busy.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Ends an association because of `cause`. After it, data from the target is no longer placed
     /// in memory, and each command in flight has either ended or waits for the next association.
     pub(crate) fn end_association(
@@ -143,28 +144,17 @@ impl<P: Provider> HostEngine<P> {
         let controller = &mut self.controllers[key];
         controller.keep_alive = KeepAlive::default();
         let queues = mem::take(&mut controller.queues);
-        // All queue pairs are failed first, since data of a command could arrive on another
-        // queue's.
-        for &queue in &queues {
-            self.group.fail(self.queues[queue].qp());
-        }
         let connections: Vec<_> = self.connections.of(key).collect();
-        for (id, conn) in connections {
-            if let ConnectionRole::Open { .. } = conn {
-                self.cm.disconnect(now, id);
-                self.connections.insert(id, ConnectionRole::Closing);
-            } else {
-                self.cm.close(id);
-                self.connections.remove(id);
+        self.wire.disconnect(now, &queues, &connections);
+        for (id, role) in connections {
+            match role {
+                ConnectionRole::Open { .. } => self.connections.insert(id, ConnectionRole::Closing),
+                _ => self.connections.remove(id),
             }
         }
         self.pushed = true;
-        let mut unfinished = Vec::new();
-        for queue in queues {
-            let queue = self.queues.remove(queue);
-            self.group.release(queue.qp());
-            unfinished.extend(queue.into_unfinished());
-        }
+        let queues = queues.into_iter().map(|queue| self.queues.remove(queue));
+        let unfinished: Vec<_> = queues.flat_map(HostQueue::into_unfinished).collect();
         for task in unfinished {
             self.interrupt(key, task, outbox);
         }
@@ -281,7 +271,7 @@ impl<P: Provider> HostEngine<P> {
         let controller = &self.controllers[key];
         match &controller.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
-                let error = opening.no_answer(self.cm.cause_of_silence());
+                let error = opening.no_answer(self.wire.cause_of_silence());
                 self.end_association(now, key, error, outbox);
             }
             ControllerPhase::Opening(opening)
@@ -396,8 +386,7 @@ impl<P: Provider> HostEngine<P> {
         }
         self.pushed = true;
         self.counters.commands += 1;
-        let device = self.controllers[key].scope.device();
-        let issued = queue.issue(device, &mut self.group, sqe, Data::None, task);
+        let issued = queue.issue(&mut *self.wire, sqe, Data::None, task);
         if let Err((error, _)) = issued {
             self.end_association(now, key, error.into(), outbox);
         }
@@ -448,7 +437,7 @@ impl<P: Provider> HostEngine<P> {
     }
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Returns when the next action of the controller is due.
     pub(crate) fn deadline(&self) -> Option<Time> {
         let phase = match &self.phase {

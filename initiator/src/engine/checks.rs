@@ -12,13 +12,12 @@ use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
 use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
-use rdma::{Provider, Time};
+use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey};
 use crate::engine::controller::{ControllerState, RangeCommand, Task};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::path_access::{AccessChange, AnaTable};
-use crate::engine::queue::Data;
 use crate::engine::results::Outbox;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::BounceChunk;
@@ -107,7 +106,7 @@ enum CheckQuestion {
     AnaLog,
 }
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Checks the namespaces of earlier connections after a controller was connected, and enables
     /// Asynchronous Events.
     pub(crate) fn begin_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
@@ -252,12 +251,11 @@ impl<P: Provider> HostEngine<P> {
         controller.expect_answer(now);
         controller.checks.under_way += 1;
         controller.checks.progress = now;
-        let data: Data<'_, P> = controller.bounce.data(&task.chunk, Identify::DATA_BYTES as u32);
-        let device = controller.scope.device();
+        let data = controller.bounce.data(&task.chunk, Identify::DATA_BYTES as u32);
         let queue = &mut self.queues[admin];
         self.pushed = true;
         self.counters.commands += 1;
-        let issued = queue.issue(device, &mut self.group, sqe, data, Task::Check(task));
+        let issued = queue.issue(&mut *self.wire, sqe, data, Task::Check(task));
         if let Err((error, task)) = issued {
             self.interrupt(key, task, outbox);
             self.end_association(now, key, error.into(), outbox);
@@ -494,7 +492,7 @@ fn is_final(status: Status) -> bool {
         .any(|&code| status.is(code))
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Counts a change of the namespaces when all checks are done.
     fn tell_of_changes(&mut self, outbox: &mut Outbox) {
         let checks = &mut self.checks;

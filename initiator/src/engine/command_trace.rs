@@ -1,7 +1,7 @@
 //! Recording of completed commands into a trace.
 
 use nvme_proto::{Cqe, NvmOpcode, Qid};
-use rdma::{Provider, Time};
+use rdma::Time;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
@@ -9,7 +9,7 @@ use crate::engine::controller::{BlockStage, RangeCommand};
 use crate::types::host_trace::{SentCommand, TraceInProgress};
 use crate::types::time::MonotonicTime;
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Adds a completed command of a range to the trace.
     #[cold]
     pub(crate) fn trace_piece(

@@ -12,10 +12,7 @@ use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
 use nvme_proto::{Cntlid, Cqe, IntoBytes, Nsid, Qid, Sqe, Status, view};
-use rdma::{
-    ConnId, ConnOptions, ConnParams, ConnectionManager, Device, Group, PrivateData, Provider,
-    QpConfig, Time,
-};
+use rdma::{ConnId, ConnOptions, ConnParams, PrivateData, Time};
 
 use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, QueueKey};
@@ -23,8 +20,9 @@ use crate::engine::connections::ConnectionRole;
 use crate::engine::controller::{
     ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Opening, OpeningStep, Task,
 };
-use crate::engine::queue::{Data, HostQueue};
+use crate::engine::queue::HostQueue;
 use crate::engine::results::Outbox;
+use crate::engine::wire::{Data, NewQueue};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind, RefusedField};
 
@@ -40,7 +38,7 @@ const IN_CAPSULE_BYTES: u64 = 16 << 10;
 /// Pause between two reads of CSTS.
 const READY_POLL: Duration = Duration::from_millis(20);
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Starts an attempt to connect, or waits for the selection of the provider.
     pub(crate) fn open(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         if self.waits_for_path(outbox) {
@@ -74,11 +72,11 @@ impl<P: Provider> HostEngine<P> {
             ack_timeout_exponent: options.ack_timeout_exponent,
         };
         let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
-        match self.cm.resolve(now, address, timeout, &conn_options) {
+        match self.wire.resolve(now, address, timeout, &conn_options) {
             Ok(conn) => {
                 self.connections.insert(conn, ConnectionRole::Opening { controller: key, qid });
             }
-            Err(error) => self.end_association(now, key, local(error), outbox),
+            Err(error) => self.end_association(now, key, error, outbox),
         }
     }
 
@@ -104,41 +102,23 @@ impl<P: Provider> HostEngine<P> {
     ) -> Result<(), Error> {
         let entries = self.entries(key, qid);
         let slots = entries - 1;
-        let config = QpConfig {
-            send_wr: HostQueue::<P, Task>::send_wr(slots),
-            recv_wr: slots.into(),
-            send_sge: 2,
-            recv_sge: 1,
-            inline_bytes: 0,
-        };
-        let device = self.controllers[key].scope.device();
-        let new = self.cm.create_qp(conn, &self.group.handle(), device, &config).map_err(local)?;
-        let qp = self.group.adopt(new);
-        let queue_key = self.queues.next_key();
-        let queue = match HostQueue::new(device, queue_key, key, qid, conn, qp, slots) {
-            Ok(queue) => {
-                self.queues.insert(queue);
-                &mut self.queues[queue_key]
-            }
-            Err(error) => {
-                self.group.release(qp);
-                return Err(error.into());
-            }
-        };
-        self.controllers[key].queues.push(queue_key);
-        queue.post_receives(&mut self.group).map_err(std::io::Error::other)?;
-        self.pushed = true;
-        let cntlid = self.controllers[key].limits.cntlid;
-        let cntlid = if qid.is_admin() { Cntlid(0) } else { cntlid };
+        let controller = &mut self.controllers[key];
+        let cntlid = if qid.is_admin() { Cntlid(0) } else { controller.limits.cntlid };
         let request = ConnectRequest::new(qid, cntlid, entries, entries.into());
         let params = ConnParams {
-            responder_resources: self.device.caps().max_responder_resources,
+            responder_resources: self.wire.facts().caps.max_responder_resources,
             initiator_depth: 0,
             retry_count: 7,
             rnr_retry_count: 7,
             private_data: PrivateData::new(request.as_bytes()).expect("32 bytes fit"),
         };
-        self.cm.connect(now, conn, &params).map_err(local)
+        let (queue, send_wr) = (self.queues.next_key(), HostQueue::<Task>::send_wr(slots));
+        let new = NewQueue { key: queue, conn, slots, send_wr, scope: &controller.scope };
+        self.wire.connect(now, new, &params)?;
+        self.pushed = true;
+        controller.queues.push(queue);
+        self.queues.insert(HostQueue::new(queue, key, qid, conn, slots));
+        Ok(())
     }
 
     /// Returns the entries of a submission queue before it is connected.
@@ -147,8 +127,8 @@ impl<P: Provider> HostEngine<P> {
             ControllerPhase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
             _ => ADMIN_ENTRIES,
         };
-        let max_wr = self.device.caps().max_wr;
-        let device = HostQueue::<P, Task>::slots(max_wr) + 1;
+        let max_wr = self.wire.facts().caps.max_wr;
+        let device = HostQueue::<Task>::slots(max_wr) + 1;
         if device < wanted {
             tracing::info!(wanted, granted = device, "the RDMA device has shorter queues");
         }
@@ -242,8 +222,7 @@ impl<P: Provider> HostEngine<P> {
         let queue = &mut self.queues[queue];
         self.pushed = true;
         self.counters.commands += 1;
-        let issued =
-            queue.issue(controller.scope.device(), &mut self.group, sqe, data, Task::Opening);
+        let issued = queue.issue(&mut *self.wire, sqe, data, Task::Opening);
         if let Err((error, _)) = issued {
             self.end_association(now, key, error.into(), outbox);
         }
@@ -494,12 +473,12 @@ impl<P: Provider> HostEngine<P> {
         // The log page may have changed while there was no connection.
         controller.log_changes.note(outbox);
         let cntlid = controller.limits.cntlid;
-        tracing::info!(target = %controller.target, %cntlid, provider = P::NAME, "connected");
+        tracing::info!(target = %controller.target, %cntlid, provider = self.wire.facts().provider, "connected");
         self.begin_checks(now, key, outbox);
     }
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Returns the Property Set command that starts a normal shutdown.
     pub(crate) fn shutdown_sqe(&self) -> Sqe {
         set_cc(self.cc.with_shn(nvme_proto::registers::ShutdownNotification::NORMAL))
@@ -518,13 +497,6 @@ fn set_cc(cc: Cc) -> Sqe {
 
 fn succeeded(cqe: &Cqe) -> Result<(), Error> {
     cqe.status().ok().map_err(|status| ErrorKind::Status(status).into())
-}
-
-fn local(error: rdma::CmError) -> Error {
-    match error {
-        rdma::CmError::Io(error) => error.into(),
-        other => std::io::Error::other(other).into(),
-    }
 }
 
 /// Checks that a controller supports what this initiator requires, such as keyed SGLs (RDMA

@@ -7,7 +7,7 @@ use std::time::Duration;
 use nvme_proto::feature::AsyncEventConfig;
 use nvme_proto::registers::Cc;
 use nvme_proto::{Cntlid, Nsid, Sqe};
-use rdma::{Provider, Time};
+use rdma::Time;
 
 use crate::engine::arena::{Arena, NamespaceKey, QueueKey, RangeKey, RunKey, WrittenNamespace};
 use crate::engine::block_plan::{BlockStep, Geometry};
@@ -20,8 +20,9 @@ use crate::engine::plan_run::IssueTurns;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::shard_routes::TargetLoad;
+use crate::engine::wire::Domain;
 use crate::memory::bounce::{BounceChunk, BouncePool};
-use crate::memory::region::{CurrentScope, RegistrationScope};
+use crate::memory::region::{CurrentScope, ErasedScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress, UnreachableCause};
 use crate::types::options::{Class, ControllerOptions};
 
@@ -63,7 +64,7 @@ impl ControllerLimits {
 }
 
 /// A controller with its connection and the operations that wait for it.
-pub(crate) struct ControllerState<P: Provider> {
+pub(crate) struct ControllerState {
     pub(crate) target: Arc<SubsystemAddress>,
     pub(crate) options: ControllerOptions,
     pub(crate) phase: ControllerPhase,
@@ -79,11 +80,11 @@ pub(crate) struct ControllerState<P: Provider> {
     pub(crate) ana: Option<AnaTable>,
     /// Value of CC that enabled the controller.
     pub(crate) cc: Cc,
-    pub(crate) bounce: BouncePool<P>,
+    pub(crate) bounce: BouncePool,
     /// Protection domain of the queue pairs of all associations, and of the memory that they
     /// access. Regions that outlive the controller see that it is gone, and release their
     /// registration.
-    pub(crate) scope: Arc<RegistrationScope<P>>,
+    pub(crate) scope: Arc<dyn ErasedScope>,
     /// Holder of that scope, through which the handles follow a change of provider.
     pub(crate) current_scope: Arc<CurrentScope>,
     pub(crate) keep_alive: KeepAlive,
@@ -397,91 +398,12 @@ pub(crate) enum Task {
 /// it.
 const RECONNECT_NOW_INTERVAL: Duration = Duration::from_millis(50);
 
-impl<P: Provider> ControllerState<P> {
-    /// Number of bounce chunks; their memory is resident only as far as it was used.
-    pub(crate) const CHUNKS: u16 = 128;
-
-    /// Moves a controller without a connection to an engine of another provider.
-    pub(crate) fn moved<Q: Provider>(
-        self,
-        scope: Arc<RegistrationScope<Q>>,
-        bounce: BouncePool<Q>,
-    ) -> ControllerState<Q> {
-        let Self {
-            target,
-            options,
-            phase,
-            epoch,
-            queues,
-            next_queue,
-            limits,
-            notices,
-            ana,
-            cc,
-            bounce: _,
-            scope: _,
-            current_scope,
-            keep_alive,
-            breaker,
-            retries,
-            outage,
-            first,
-            namespaces,
-            checks,
-            log_changes,
-            namespace_changes,
-            ready,
-            runs,
-            turns,
-            unissued_bytes,
-            in_flight,
-            background,
-            modified,
-            blocked,
-            delayed,
-            raw,
-            unchecked,
-            raw_expiry,
-            closing,
-        } = self;
-        current_scope.set(Arc::clone(&scope) as _);
-        ControllerState {
-            target,
-            options,
-            phase,
-            epoch,
-            queues,
-            next_queue,
-            limits,
-            notices,
-            ana,
-            cc,
-            bounce,
-            scope,
-            current_scope,
-            keep_alive,
-            breaker,
-            retries,
-            outage,
-            first,
-            namespaces,
-            checks,
-            log_changes,
-            namespace_changes,
-            ready,
-            runs,
-            turns,
-            unissued_bytes,
-            in_flight,
-            background,
-            modified,
-            blocked,
-            delayed,
-            raw,
-            unchecked,
-            raw_expiry,
-            closing,
-        }
+impl ControllerState {
+    /// Assigns another protection domain to a controller without a connection, whose memory is then
+    /// registered there.
+    pub(crate) fn enter(&mut self, domain: Domain) {
+        self.current_scope.set(Arc::clone(&domain.scope));
+        (self.scope, self.bounce) = (domain.scope, domain.bounce);
     }
 
     pub(crate) fn is_live(&self) -> bool {

@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::{ConnId, Provider, Time};
+use rdma::{ConnId, Time};
 
 use crate::engine::arena::{ControllerKey, NamespaceKey};
 use crate::engine::connections::ConnectionRole;
@@ -51,7 +51,7 @@ enum FenceStage {
     Confirmed(Time),
 }
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Adds a fence for an association that is about to end with commands that may be executed
     /// later.
     pub(crate) fn put_up_fence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
@@ -78,7 +78,7 @@ impl<P: Provider> HostEngine<P> {
     /// Returns the change that a command in flight may still make.
     fn unanswered_change(
         &self,
-        controller: &ControllerState<P>,
+        controller: &ControllerState,
         task: &Task,
     ) -> Option<UnansweredChange> {
         let nsid =

@@ -6,13 +6,13 @@ use std::mem;
 use std::ops::Range;
 
 use nvme_proto::{Cqe, NvmOpcode, Sqe};
-use rdma::{Provider, Time};
+use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, QueueKey};
 use crate::engine::controller::{ControllerState, QueueKind, Raw, RawData, RawReply, Task};
-use crate::engine::queue::Data;
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
+use crate::engine::wire::Data;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::bounce::{BounceChunk, CHUNK_BYTES};
 use crate::types::error::ErrorKind;
@@ -22,7 +22,7 @@ const RESERVED_SLOTS: usize = 4;
 /// Blocks that a command may change whose range is not decoded.
 const ALL_BLOCKS: Range<u64> = 0..u64::MAX;
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     pub(crate) fn submit_raw(
         &mut self,
         now: Time,
@@ -108,10 +108,9 @@ impl<P: Provider> HostEngine<P> {
         let queue = &mut self.queues[queue];
         let again = repeatable.then_some(sqe);
         let task = Task::Raw { promise, chunk, to_host, namespace, deadline, again, alters };
-        let device = controller.scope.device();
         self.pushed = true;
         self.counters.commands += 1;
-        if let Err((error, task)) = queue.issue(device, &mut self.group, sqe, data, task) {
+        if let Err((error, task)) = queue.issue(&mut *self.wire, sqe, data, task) {
             self.interrupt(key, task, outbox);
             self.end_association(now, key, error.into(), outbox);
         }
@@ -238,7 +237,7 @@ fn only_asks(opcode: NvmOpcode) -> bool {
     matches!(opcode, NvmOpcode::FLUSH | NvmOpcode::READ | NvmOpcode::COMPARE | NvmOpcode::VERIFY)
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Returns whether there is a command to send, which is then the first in line. Those before it
     /// are moved to `unchecked` if they wait for a check or a fence, or fail if their namespace has
     /// changed.

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::{Provider, Time};
+use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RangeKey, RunKey};
 use crate::engine::controller::{ControllerPhase, ControllerState};
@@ -14,7 +14,7 @@ use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
 use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
 use crate::engine::{HostEngine, earliest};
-use crate::memory::region::{ErasedScope, Keys};
+use crate::memory::region::Keys;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::{BatchOptions, Class};
 
@@ -151,7 +151,7 @@ impl IssueTurns {
     }
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Returns the source of the next command of a class; the last `held` runs in line are skipped.
     pub(crate) fn next_line(&self, class: Class, held: usize) -> Option<IssueLine> {
         let runs = &self.runs[class as usize];
@@ -175,7 +175,7 @@ impl<P: Provider> ControllerState<P> {
     }
 }
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Queues a new run for its controller, or ends it if that is not possible.
     pub(crate) fn start_run(&mut self, now: Time, run_key: RunKey, outbox: &mut Outbox) {
         let Some(run) = self.runs.get_mut(run_key) else { return };

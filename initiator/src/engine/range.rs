@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
-use rdma::{Access, Device, Provider, Sge, Time};
+use rdma::{Access, Sge, Time};
 
 use crate::engine::arena::{
     Arena, ControllerKey, NamespaceKey, PlanKey, QueueKey, RangeKey, RingKey,
@@ -16,15 +16,14 @@ use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::controller::{
     Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
 };
-use crate::engine::path_access;
 use crate::engine::plan_run::{IssueLine, RunStep};
-use crate::engine::queue::Data;
 use crate::engine::range_op::{
     DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
 };
 use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
-use crate::engine::{HostEngine, earliest};
-use crate::memory::region::{ErasedScope, Grant, Keys};
+use crate::engine::wire::Data;
+use crate::engine::{HostEngine, earliest, path_access};
+use crate::memory::region::{Grant, Keys};
 use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::Class;
@@ -55,7 +54,7 @@ pub(crate) enum Advance {
     Unchecked,
 }
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Number of attempts after which a status that permits a retry is final.
     const MAX_ATTEMPTS: u32 = 8;
 
@@ -88,7 +87,7 @@ impl<P: Provider> HostEngine<P> {
 
     /// Queues a range that was moved here from another path of its namespace.
     pub(crate) fn adopt_range(&mut self, mut op: RangeOp, outbox: &mut Outbox) {
-        let has_windows = self.device.caps().memory_windows;
+        let has_windows = self.wire.facts().caps.memory_windows;
         let known = self.controllers.get(op.controller).ok_or_else(|| ErrorKind::Closed.into());
         let keys = known.and_then(|controller| {
             let nsid = controller.namespace(op.namespace)?.nsid;
@@ -166,7 +165,7 @@ impl<P: Provider> HostEngine<P> {
         if submission.offset.checked_add(length).is_none_or(|end| end > size_bytes) {
             return Err(about(ErrorKind::OutOfRange { size_bytes }.into(), attached.nsid));
         }
-        if submission.slice.grant() == Grant::PerCommand && !self.device.caps().memory_windows {
+        if submission.slice.grant() == Grant::PerCommand && !self.wire.facts().caps.memory_windows {
             let error = ErrorKind::Unsupported(NO_WINDOWS);
             return Err(about(error.into(), attached.nsid));
         }
@@ -395,37 +394,25 @@ impl<P: Provider> HostEngine<P> {
         let range = LbaRange { slba: piece.step.slba, blocks: piece.step.blocks };
         let sqe = sqe(op.direction, piece.stage, attached.nsid, range);
         let writes = op.is_write() && piece.stage == BlockStage::Transfer;
-        let device = controller.scope.device();
-        let in_capsule = writes && queue.sends_data(device.caps(), length);
+        let in_capsule = writes && queue.sends_data(&self.wire.facts().caps, length);
         self.counters.commands += 1;
         self.counters.in_capsule_writes += u64::from(in_capsule);
         let address = op.address_of(piece.start);
-        let group = &mut self.group;
         let data = match &piece.chunk {
-            Some(chunk) if in_capsule => {
-                Some(Data::InCapsule(controller.bounce.sge(chunk, length)))
-            }
-            Some(chunk) => Some(controller.bounce.data(chunk, length)),
+            Some(chunk) if in_capsule => Data::InCapsule(controller.bounce.sge(chunk, length)),
+            Some(chunk) => controller.bounce.data(chunk, length),
             None if in_capsule => {
-                Some(Data::InCapsule(Sge { addr: address, length, lkey: op.keys.lkey }))
+                Data::InCapsule(Sge { addr: address, length, lkey: op.keys.lkey })
             }
             None if op.slice.grant() == Grant::Persistent => {
-                Some(Data::Keyed { address, length, rkey: op.keys.rkey })
+                Data::Keyed { address, length, rkey: op.keys.rkey }
             }
-            None => None,
-        };
-        let issued = match data {
-            Some(data) => queue.issue(device, group, sqe, data, Task::Piece(piece)),
             None => {
                 let access = if writes { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-                let issue = |region: &P::Region| {
-                    let data = Data::Window { region, address, length, access };
-                    queue.issue(device, group, sqe, data, Task::Piece(piece))
-                };
-                let issued = op.slice.with_registration(&controller.scope, issue);
-                issued.expect("the slice was registered when it was submitted")
+                Data::Window { slice: &op.slice, address, length, access }
             }
         };
+        let issued = queue.issue(&mut *self.wire, sqe, data, Task::Piece(piece));
         self.pushed = true;
         if let Err((error, task)) = issued {
             self.interrupt(key, task, outbox);
@@ -975,7 +962,7 @@ fn may_retry(status: Status) -> bool {
     !status.do_not_retry() && TRANSIENT.iter().any(|&transient| status.is(transient))
 }
 
-impl<P: Provider> ControllerState<P> {
+impl ControllerState {
     /// Returns the error of an operation without a result in time: the cause of the missing
     /// connection, the access state of the namespace, or a time-out.
     pub(crate) fn no_result(&self, namespace: Option<NamespaceKey>, after: Duration) -> Error {

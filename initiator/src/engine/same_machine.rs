@@ -3,20 +3,20 @@
 use std::collections::BTreeMap;
 use std::mem;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::time::Duration;
 
-use rdma::shm::{self, Shm, ShmDevice};
-use rdma::soft::{Soft, SoftDevice};
-use rdma::verbs::{Verbs, VerbsDevice, VerbsOptions};
-use rdma::{Device, Provider, Time};
+use rdma::Time;
+use rdma::shm;
+use rdma::verbs::VerbsOptions;
 
+use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
-use crate::engine::controller::{ControllerPhase, ControllerState};
+use crate::engine::connections::Connections;
+use crate::engine::controller::ControllerPhase;
+use crate::engine::fence::Fence;
 use crate::engine::results::Outbox;
-use crate::engine::{ErasedEngine, HostEngine};
-use crate::memory::bounce::BouncePool;
-use crate::memory::region::{Grant, RegistrationScope};
+use crate::engine::wire::Wire;
+use crate::memory::region::Grant;
 use crate::types::error::{Error, ErrorFamily, ErrorKind};
 
 /// Time for connections to end before the provider is changed. With twice as much, a host
@@ -48,13 +48,6 @@ impl NearTarget {
             Err(_) => LocalPath::Network,
         }
     }
-}
-
-/// An opened device of one of the providers.
-pub(crate) enum AnyDevice {
-    Verbs(VerbsDevice),
-    Soft(SoftDevice),
-    Shm(ShmDevice),
 }
 
 /// Selection of the provider of an engine.
@@ -92,7 +85,7 @@ pub(crate) struct PathChange {
     pub(crate) to: LocalPath,
 }
 
-impl<P: Provider> HostEngine<P> {
+impl HostEngine {
     /// Returns whether an attempt to connect must wait for the selection of its provider.
     pub(crate) fn waits_for_path(&mut self, outbox: &mut Outbox) -> bool {
         let Some(choice) = &mut self.path else { return false };
@@ -138,8 +131,11 @@ impl<P: Provider> HostEngine<P> {
         choice.state = PathState::Open;
         let has_no_network = mem::take(&mut choice.has_no_network);
         let is_ours = cause.kind().family() == ErrorFamily::Local;
-        choice.avoids_shm =
-            P::SHARES_MEMORY && was_attempt && is_alone && is_ours && !has_no_network;
+        choice.avoids_shm = self.wire.facts().shares_memory
+            && was_attempt
+            && is_alone
+            && is_ours
+            && !has_no_network;
         choice.avoids_shm
     }
 
@@ -147,7 +143,7 @@ impl<P: Provider> HostEngine<P> {
     /// it did not when the attempt to connect started.
     pub(crate) fn should_share_memory(&self, key: ControllerKey) -> bool {
         let Some(choice) = &self.path else { return false };
-        !P::SHARES_MEMORY
+        !self.wire.facts().shares_memory
             && !choice.avoids_shm
             && !self.is_any_connected(Some(key))
             && choice.target.path() == LocalPath::SharedMemory
@@ -176,7 +172,7 @@ impl<P: Provider> HostEngine<P> {
             true => LocalPath::Network,
             false => choice.target.path(),
         };
-        if is_connected || (to == LocalPath::SharedMemory) == P::SHARES_MEMORY {
+        if is_connected || (to == LocalPath::SharedMemory) == self.wire.facts().shares_memory {
             (choice.state, choice.close_until) = (PathState::Chosen, None);
             return None;
         }
@@ -204,59 +200,37 @@ impl<P: Provider> HostEngine<P> {
     pub(crate) fn keep_path(&mut self) {
         let Some(choice) = &mut self.path else { return };
         choice.state = PathState::Chosen;
-        choice.avoids_shm = !P::SHARES_MEMORY;
-        choice.has_no_network = P::SHARES_MEMORY;
+        choice.avoids_shm = !self.wire.facts().shares_memory;
+        choice.has_no_network = self.wire.facts().shares_memory;
     }
 
-    /// Moves the engine, which has no connections, to another device. Waiting operations keep their
-    /// keys.
-    pub(crate) fn moved_to(&mut self, device: AnyDevice) -> Result<Box<dyn ErasedEngine>, Error> {
-        Ok(match device {
-            AnyDevice::Verbs(device) => Box::new(self.moved::<Verbs>(device)?),
-            AnyDevice::Soft(device) => Box::new(self.moved::<Soft>(device)?),
-            AnyDevice::Shm(device) => Box::new(self.moved::<Shm>(device)?),
-        })
-    }
-
-    fn moved<Q: Provider>(&mut self, device: Q::Device) -> Result<HostEngine<Q>, Error> {
-        let mut new = HostEngine::<Q>::new(device, self.host)?;
-        // Steps that can fail come first, so that this engine is unchanged after an error.
-        let mut homes = BTreeMap::new();
+    /// Replaces the device of the engine, which has no connections, and returns the old one. Waiting
+    /// operations keep their keys. After an error the engine is unchanged.
+    pub(crate) fn change_wire(&mut self, wire: Box<dyn Wire>) -> Result<Box<dyn Wire>, Error> {
+        let mut domains = BTreeMap::new();
         for key in self.controllers.keys() {
-            let scope = Arc::new(RegistrationScope::<Q>::new(&new.device)?);
-            let bounce = BouncePool::new(scope.device(), ControllerState::<Q>::CHUNKS)?;
-            homes.insert(key, (scope, bounce));
+            domains.insert(key, wire.domain()?);
         }
-        let has_windows = new.device.caps().memory_windows;
         let mut keys = Vec::with_capacity(self.ops.len());
         for (op_key, op) in self.ops.iter_mut() {
-            if op.slice.grant() == Grant::PerCommand && !has_windows {
+            if op.slice.grant() == Grant::PerCommand && !wire.facts().caps.memory_windows {
                 return Err(ErrorKind::Unsupported("the RDMA device has no memory windows").into());
             }
-            if let Some((scope, _)) = homes.get(&op.controller) {
-                keys.push((op_key, op.slice.keys(&**scope)?));
+            if let Some(domain) = domains.get(&op.controller) {
+                keys.push((op_key, op.slice.keys(&*domain.scope)?));
             }
         }
         for (op_key, keys) in keys {
             self.ops[op_key].keys = keys;
         }
-        new.controllers = mem::take(&mut self.controllers).filter_map(|key, controller| {
-            let (scope, bounce) = homes.remove(&key)?;
-            Some(controller.moved(scope, bounce))
-        });
-        new.ready_list = mem::take(&mut self.ready_list);
-        new.fences = mem::take(&mut self.fences);
-        new.fences.iter_mut().for_each(|fence| fence.forget_connections());
-        new.ops = mem::take(&mut self.ops);
-        new.runs = mem::take(&mut self.runs);
-        new.counters = self.counters;
-        new.clock = self.clock;
-        new.fresh = mem::take(&mut self.fresh);
-        new.next_expiry = self.next_expiry;
-        new.path = self.path.take();
-        if let Some(choice) = &mut new.path {
+        for (key, domain) in domains {
+            self.controllers[key].enter(domain);
+        }
+        self.fences.iter_mut().for_each(Fence::forget_connections);
+        (self.connections, self.pushed) = (Connections::default(), false);
+        if let Some(choice) = &mut self.path {
             choice.state = PathState::Chosen;
         }
-        Ok(new)
+        Ok(mem::replace(&mut self.wire, wire))
     }
 }

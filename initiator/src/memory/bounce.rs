@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 
-use crate::engine::queue::Data;
+use crate::engine::wire::Data;
 use crate::memory::pages::Pages;
 use crate::memory::region::RegionSlice;
 
@@ -20,25 +20,40 @@ pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 /// Most bytes of blocks of an unaligned range that is bounced as a whole.
 pub(crate) const WHOLE_RANGE_BYTES: u64 = 16 << 10;
 
+/// Number of chunks of a pool; their memory is resident only as far as it was used.
+const CHUNKS: u16 = 128;
+
 /// A fixed number of chunks. The lowest free one is used first, so that few become resident.
-pub(crate) struct BouncePool<P: Provider> {
-    memory: Registered<P, Pages>,
+pub(crate) struct BouncePool {
+    /// First byte of the mapping.
+    start: NonNull<u8>,
+    lkey: u32,
+    rkey: u32,
     free: Vec<u16>,
+    /// The mapping with its registration, which is of a type of the provider.
+    #[expect(dead_code, reason = "held")]
+    memory: Box<dyn Send>,
 }
+
+// SAFETY: the mapping, which is `Send`, belongs to this value alone, and `start` points into it.
+unsafe impl Send for BouncePool {}
 
 /// A chunk in use, which must be returned with [`BouncePool::release`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BounceChunk(u16);
 
-impl<P: Provider> BouncePool<P> {
-    /// Maps and registers `chunks` chunks, without huge pages, since most are never touched.
-    pub(crate) fn new(device: &P::Device, chunks: u16) -> io::Result<Self> {
-        let pages = Pages::new(usize::from(chunks) * CHUNK_BYTES)?;
+impl BouncePool {
+    /// Maps and registers the chunks, without huge pages, since most are never touched.
+    pub(crate) fn new<P: Provider>(device: &P::Device) -> io::Result<Self> {
+        let pages = Pages::new(usize::from(CHUNKS) * CHUNK_BYTES)?;
+        let start = pages.address();
         let memory = Mem::Host { addr: pages.address().as_ptr(), length: pages.length() };
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         // SAFETY: the place is that of the pages, which are reached by raw copies only.
-        let memory = unsafe { Registered::new(device, pages, memory, access) }?;
-        Ok(Self { memory, free: (0..chunks).rev().collect() })
+        let memory: Registered<P, Pages> =
+            unsafe { Registered::new(device, pages, memory, access) }?;
+        let (lkey, rkey) = (memory.region().lkey(), memory.region().rkey());
+        Ok(Self { start, lkey, rkey, free: (0..CHUNKS).rev().collect(), memory: Box::new(memory) })
     }
 
     /// Takes a free chunk, if there is one.
@@ -58,8 +73,8 @@ impl<P: Provider> BouncePool<P> {
     }
 
     /// Returns the first `length` bytes of a chunk as data of a command.
-    pub(crate) fn data(&self, chunk: &BounceChunk, length: u32) -> Data<'static, P> {
-        Data::Keyed { address: self.address(chunk), length, rkey: self.memory.region().rkey() }
+    pub(crate) fn data(&self, chunk: &BounceChunk, length: u32) -> Data<'static> {
+        Data::Keyed { address: self.address(chunk), length, rkey: self.rkey }
     }
 
     /// Returns the address of a chunk, for SGL descriptors and work requests.
@@ -69,12 +84,12 @@ impl<P: Provider> BouncePool<P> {
 
     fn start(&self, chunk: &BounceChunk) -> NonNull<u8> {
         // SAFETY: within the mapping, which has room for all chunks.
-        unsafe { self.memory.memory().address().add(usize::from(chunk.0) * CHUNK_BYTES) }
+        unsafe { self.start.add(usize::from(chunk.0) * CHUNK_BYTES) }
     }
 
     /// Returns the first `length` bytes of a chunk as local memory of a work request.
     pub(crate) fn sge(&self, chunk: &BounceChunk, length: u32) -> Sge {
-        Sge { addr: self.address(chunk), length, lkey: self.memory.region().lkey() }
+        Sge { addr: self.address(chunk), length, lkey: self.lkey }
     }
 
     /// Copies bytes of a chunk, from `offset` on, to `to`.

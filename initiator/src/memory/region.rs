@@ -432,7 +432,7 @@ impl<P: Provider> RegistrationScope<P> {
 
 /// Interface of [`RegistrationScope`] without the type of its provider. Needs no lock of the host,
 /// since registering gigabytes takes long.
-pub(crate) trait ErasedScope: Send + Sync {
+pub(crate) trait ErasedScope: Any + Send + Sync {
     fn id(&self) -> ScopeId;
     /// Returns the keys of a region, which is registered at the first call.
     fn keys(&self, region: &HostMemory) -> io::Result<Keys>;

@@ -3,14 +3,18 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use nvme_proto::FromBytes;
 use rdma::sim::{Sim, SimConfig, SimNetwork};
-use rdma::{ConnOptions, ConnectionManager, GroupConfig, QpConfig, Time};
+use rdma::{ConnOptions, ConnParams, Time};
 
 use super::*;
+use crate::engine::arena::ArenaKey;
+use crate::engine::link::Link;
+use crate::engine::wire::NewQueue;
 
 #[test]
 fn as_many_slots_as_work_requests_suffice_for() {
-    type Any = HostQueue<Sim, ()>;
+    type Any = HostQueue<()>;
     for max_wr in 0..5000 {
         let slots = Any::slots(max_wr);
         assert!(slots == 0 || Any::send_wr(slots) <= max_wr, "{max_wr}");
@@ -34,44 +38,24 @@ fn answer_without_acknowledging(slots: u16) -> usize {
     let peer = SocketAddr::from(([10, 0, 0, 2], 4420));
     let network = SimNetwork::new(1, SimConfig::default());
     let device = network.device(local, 1).unwrap();
-    let mut cm = device.connection_manager().unwrap();
-    let config = GroupConfig { completions: 64, queue_pairs: 1, completion_vector: 0 };
-    let mut group = device.group(&config).unwrap();
+    let mut link = Link::<Sim>::new(device).unwrap();
     let timeout = Duration::from_secs(1);
-    let conn = cm.resolve(Time::ZERO, peer, timeout, &ConnOptions::default()).unwrap();
-    while cm.poll(Time::ZERO).is_none() {}
-    let config = QpConfig {
-        send_wr: HostQueue::<Sim, ()>::send_wr(slots),
-        recv_wr: 1024,
-        send_sge: 2,
-        recv_sge: 1,
-        inline_bytes: 0,
-    };
-    let qp = group.adopt(cm.create_qp(conn, &group.handle(), &device, &config).unwrap());
-    let (queue, controller) = (QueueKey::at(0), ControllerKey::at(0));
-    let mut queue: HostQueue<Sim, ()> =
-        HostQueue::new(&device, queue, controller, Qid(1), conn, qp, slots).unwrap();
+    let conn = link.resolve(Time::ZERO, peer, timeout, &ConnOptions::default()).unwrap();
+    while link.next_event(Time::ZERO, false).is_none() {}
+    let (key, controller) = (QueueKey::at(0), ControllerKey::at(0));
+    let (scope, send_wr) = (link.domain().unwrap().scope, HostQueue::<()>::send_wr(slots));
+    let new = NewQueue { key, conn, slots, send_wr, scope: &scope };
+    link.connect(Time::ZERO, new, &ConnParams::default()).unwrap();
+    let mut queue: HostQueue<()> = HostQueue::new(key, controller, Qid(1), conn, slots);
     let mut answered = 0;
     while queue.room() > 0 {
         let data = Data::Keyed { address: 0, length: 512, rkey: 0 };
         let sqe = Sqe::read_from_bytes(&[0; SQE_BYTES]).unwrap();
-        queue.issue(&device, &mut group, sqe, data, ()).unwrap();
+        queue.issue(&mut link, sqe, data, ()).unwrap();
         let (cid, ()) = queue.awaiting().next().unwrap();
-        queue.memory.write_response(0, &Cqe::success(cid));
-        let received = queue.received(&mut group, 0, CQE_BYTES as u32, None);
+        let received = queue.received(&mut link, Cqe::success(cid), None);
         assert!(received.unwrap().is_some());
         answered += 1;
     }
     answered
-}
-
-impl CapsuleMemory<Sim> {
-    fn write_response(&mut self, index: u16, cqe: &Cqe) {
-        let bytes = cqe.as_bytes();
-        // SAFETY: within the mapping; no queue pair receives.
-        unsafe {
-            let to = self.memory.memory().address().as_ptr().add(self.response_offset(index));
-            ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
-        }
-    }
 }
