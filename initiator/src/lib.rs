@@ -211,7 +211,7 @@ pub use api::shards::{ChangedReplica, Shards, UnlikeReplica};
 pub use api::submit::RangeOutcome;
 pub use api::subsystem_paths::SubsystemPaths;
 pub use api::ticket::Ticket;
-pub use engine::controller::ControllerLimits;
+pub use engine::limits::ControllerLimits;
 pub use engine::results::RangeCompletion;
 pub use engine::shard_routes::ReplicaPolicy;
 pub use memory::plan_region::Region;

@@ -11,7 +11,7 @@ use crate::api::controller_handle::ControllerHandle;
 use crate::api::pending::Pending;
 use crate::driver::host_state::Inner;
 use crate::engine::change_count::ChangeKind;
-use crate::engine::controller::RawData;
+use crate::engine::raw::RawData;
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
 

@@ -13,7 +13,7 @@ use crate::api::path::{ANOTHER_HOST, NamespaceInfo, NamespacePath};
 use crate::api::pending::Pending;
 use crate::api::submit::{self, BatchRange, RangeOutcome};
 use crate::driver::host_state::Inner;
-use crate::engine::controller::{RawData, RawReply};
+use crate::engine::raw::{RawData, RawReply};
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::memory::region::{Grant, RegionSlice};

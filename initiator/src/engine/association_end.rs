@@ -6,15 +6,16 @@ use std::time::Duration;
 use nvme_proto::{AdminCommand, Sqe, Status, admin};
 use rdma::{Time, WcStatus};
 
+use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, RangeKey};
 use crate::engine::connections::ConnectionRole;
-use crate::engine::controller::{
-    BusyTarget, ControllerPhase, ControllerState, KeepAlive, Outage, QueueKind, Raw, RawData, Task,
-};
+use crate::engine::health::KeepAlive;
 use crate::engine::queue::HostQueue;
+use crate::engine::raw::{QueueKind, Raw, RawData};
 use crate::engine::results::Outbox;
+use crate::engine::session::{BusyTarget, ControllerPhase, Outage};
+use crate::engine::task::Task;
 use crate::engine::wire::Data;
-use crate::engine::{HostEngine, earliest};
 use crate::types::error::{Error, ErrorKind};
 
 /// Time for a controller to confirm its shutdown, after which it is disconnected.
@@ -36,11 +37,11 @@ impl HostEngine {
     ) {
         let Some(controller) = self.controllers.get(key) else { return };
         let cause = cause.of_target(&controller.target);
-        let live_for = match controller.phase {
+        let live_for = match controller.session.phase {
             ControllerPhase::Live(since) => Some(now - since),
             _ => None,
         };
-        let attempt_since = match &controller.phase {
+        let attempt_since = match &controller.session.phase {
             ControllerPhase::Opening(opening) => Some(opening.since),
             _ => None,
         };
@@ -51,18 +52,18 @@ impl HostEngine {
         }
         let falls_back = self.falls_back(key, was_attempt, &cause);
         let controller = &mut self.controllers[key];
-        if controller.closing {
+        if controller.session.closing {
             return self.forget(key, outbox);
         }
-        if matches!(controller.phase, ControllerPhase::Dead(_)) {
+        if matches!(controller.session.phase, ControllerPhase::Dead(_)) {
             return;
         }
         if falls_back {
             tracing::info!(%cause, "no shared memory; the network is tried");
-            controller.phase = ControllerPhase::Resting(now);
+            controller.session.phase = ControllerPhase::Resting(now);
             return;
         }
-        if controller.first.is_some() {
+        if controller.session.first.is_some() {
             return self.end_first_attempt(now, attempt_since.unwrap_or(now), key, cause, outbox);
         }
         match live_for {
@@ -75,20 +76,21 @@ impl HostEngine {
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
         if live_for.is_some() {
-            controller.breaker.lost(now);
+            controller.health.breaker.lost(now);
             outbox.note_move();
         }
-        let outage = controller.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
+        let outage =
+            controller.session.outage.get_or_insert_with(|| Outage::begin(now, cause.clone()));
         outage.cause = cause.clone();
         if live_for.is_some_and(|time| time >= controller.options.reconnect_delay) {
-            controller.retries.reset();
+            controller.session.retries.reset();
         }
-        let pause = controller.retries.next_pause(controller.options.reconnect_delay);
-        controller.phase = ControllerPhase::Resting(now + pause);
-        if controller.refusal().is_none() && is_permanent_refusal(&cause) {
+        let pause = controller.session.retries.next_pause(controller.options.reconnect_delay);
+        controller.session.phase = ControllerPhase::Resting(now + pause);
+        if controller.session.refusal().is_none() && is_permanent_refusal(&cause) {
             return self.lose(key, cause, outbox);
         }
-        match controller.refusal().cloned() {
+        match controller.session.refusal().cloned() {
             // Operations that waited for this attempt.
             Some(lost) => self.fail_waiting(key, &lost, outbox),
             None => self.start_clocks(now, key),
@@ -107,7 +109,7 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) {
         let controller = &mut self.controllers[key];
-        let Some(first) = &mut controller.first else { return };
+        let Some(first) = &mut controller.session.first else { return };
         let until = match first.busy.take() {
             // The time for attempts passed during the last one.
             Some(busy) if busy.until <= now => {
@@ -116,13 +118,13 @@ impl HostEngine {
             Some(busy) => busy.until,
             None => since + controller.options.connect_timeout,
         };
-        let next = now + controller.retries.next_pause(BUSY_PAUSE);
+        let next = now + controller.session.retries.next_pause(BUSY_PAUSE);
         if next >= until || !is_busy(&cause) || is_permanent_refusal(&cause) {
             return self.release_resources(key, cause, outbox);
         }
         tracing::debug!(%cause, "connecting again");
         first.busy = Some(BusyTarget { refusal: cause, until });
-        controller.phase = ControllerPhase::Resting(next);
+        controller.session.phase = ControllerPhase::Resting(next);
     }
 
     /// Ends an attempt to connect over the network, so that the next one uses shared memory.
@@ -134,7 +136,7 @@ impl HostEngine {
     ) {
         self.disconnect(now, key, outbox);
         self.reopen_path();
-        self.controllers[key].phase = ControllerPhase::Resting(now);
+        self.controllers[key].session.phase = ControllerPhase::Resting(now);
     }
 
     /// Disconnects the queues of an association, and interrupts the commands in flight on them.
@@ -142,8 +144,8 @@ impl HostEngine {
         self.ready_list.mark_ready(key);
         self.put_up_fence(now, key, outbox);
         let controller = &mut self.controllers[key];
-        controller.keep_alive = KeepAlive::default();
-        let queues = mem::take(&mut controller.queues);
+        controller.health.keep_alive = KeepAlive::default();
+        let queues = mem::take(&mut controller.session.queues);
         let connections: Vec<_> = self.connections.of(key).collect();
         self.wire.disconnect(now, &queues, &connections);
         for (id, role) in connections {
@@ -158,14 +160,14 @@ impl HostEngine {
         for task in unfinished {
             self.interrupt(key, task, outbox);
         }
-        while let Some(modified) = self.controllers[key].modified.pop_front() {
+        while let Some(modified) = self.controllers[key].ranges.modified.pop_front() {
             self.return_piece(key, modified, outbox);
         }
         let controller = &mut self.controllers[key];
         controller.forget_checks();
-        if let ControllerPhase::Opening(_) = controller.phase
+        if let ControllerPhase::Opening(_) = controller.session.phase
             && let ControllerPhase::Opening(opening) =
-                mem::replace(&mut controller.phase, ControllerPhase::Resting(now))
+                mem::replace(&mut controller.session.phase, ControllerPhase::Resting(now))
         {
             controller.bounce.release(opening.chunk);
         }
@@ -187,8 +189,7 @@ impl HostEngine {
                     let repeatable = true;
                     let raw =
                         Raw { sqe, data, queue, namespace, deadline, repeatable, alters, promise };
-                    controller.raw_expiry = earliest(controller.raw_expiry, Some(deadline));
-                    return controller.raw.push_front(raw);
+                    return controller.raws.push_again(raw);
                 }
                 let error = ErrorKind::ConnectionLost("the command was not answered before");
                 promise.keep(Err(Error::from(error).of_target(&controller.target)), outbox);
@@ -206,23 +207,20 @@ impl HostEngine {
     /// Makes a controller unusable: waiting and later operations fail with `error`.
     fn release_resources(&mut self, key: ControllerKey, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        controller.phase = ControllerPhase::Dead(error.clone());
-        if let Some(first) = controller.first.take() {
+        controller.session.phase = ControllerPhase::Dead(error.clone());
+        if let Some(first) = controller.session.first.take() {
             first.promise.keep(Err(error.clone()), outbox);
         }
-        controller.log_changes.end(&error, outbox);
-        controller.namespace_changes.end(&error, outbox);
+        controller.checks.log_changes.end(&error, outbox);
+        controller.checks.namespace_changes.end(&error, outbox);
         self.fail_waiting(key, &error, outbox);
     }
 
     /// Fails all operations that wait for a connection of a controller.
     fn fail_waiting(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
-        let controller = &mut self.controllers[key];
-        let unchecked = mem::take(&mut controller.unchecked);
-        for raw in mem::take(&mut controller.raw).into_iter().chain(unchecked) {
+        for raw in self.controllers[key].raws.take_all() {
             raw.promise.keep(Err(error.clone()), outbox);
         }
-        controller.raw_expiry = None;
         self.fail_ranges(key, error, outbox);
     }
 
@@ -246,10 +244,13 @@ impl HostEngine {
 
     fn check_outage(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
-        let Some(outage) = &controller.outage else { return };
+        let Some(outage) = &controller.session.outage else { return };
         let after = controller.options.loss_timeout;
         let over = outage.since + after <= now;
-        if over && outage.lost.is_none() && !matches!(controller.phase, ControllerPhase::Dead(_)) {
+        if over
+            && outage.lost.is_none()
+            && !matches!(controller.session.phase, ControllerPhase::Dead(_))
+        {
             let cause = Box::new(outage.cause.clone());
             let error = Error::from(ErrorKind::Lost { after, cause }).of_target(&controller.target);
             self.lose(key, error, outbox);
@@ -261,7 +262,7 @@ impl HostEngine {
     fn lose(&mut self, key: ControllerKey, error: Error, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         tracing::warn!(%error, "target lost; connecting to it continues");
-        if let Some(outage) = &mut controller.outage {
+        if let Some(outage) = &mut controller.session.outage {
             outage.lost = Some(error.clone());
         }
         self.fail_waiting(key, &error, outbox);
@@ -269,7 +270,7 @@ impl HostEngine {
 
     fn run_controller_timers(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
-        match &controller.phase {
+        match &controller.session.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
                 let error = opening.no_answer(self.wire.cause_of_silence());
                 self.end_association(now, key, error, outbox);
@@ -281,15 +282,16 @@ impl HostEngine {
             }
             ControllerPhase::Live(_) => {
                 self.resume_delayed(now, key);
-                self.ask_again_for_access(now, key);
+                self.controllers[key].checks.ask_again_for_access(now);
                 self.expire_checks(now, key, outbox);
                 self.keep_alive(now, key, outbox);
-                if self.controllers.get(key).is_some_and(|controller| controller.is_live()) {
+                if self.controllers.get(key).is_some_and(|controller| controller.session.is_live())
+                {
                     self.watch_silence(now, key, outbox);
                 }
             }
             ControllerPhase::Resting(time) if *time <= now => match self.is_fenced(key) {
-                true => self.controllers[key].phase = ControllerPhase::Fenced,
+                true => self.controllers[key].session.phase = ControllerPhase::Fenced,
                 false => self.open(now, key, outbox),
             },
             ControllerPhase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
@@ -300,12 +302,12 @@ impl HostEngine {
     fn keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let timeout_ms = controller.options.keep_alive_ms;
-        if controller.keep_alive.next.is_none_or(|next| next > now) {
+        if controller.health.keep_alive.next.is_none_or(|next| next > now) {
             return;
         }
         let timeout = Duration::from_millis(timeout_ms.into());
-        controller.keep_alive.next = Some(now + KeepAlive::interval(timeout_ms));
-        match controller.keep_alive.sent {
+        controller.health.keep_alive.next = Some(now + KeepAlive::interval(timeout_ms));
+        match controller.health.keep_alive.sent {
             Some(sent) if now - sent >= timeout => {
                 let error = ErrorKind::ConnectionLost("the target does not answer Keep Alive");
                 self.end_association(now, key, error.into(), outbox);
@@ -316,7 +318,7 @@ impl HostEngine {
     }
 
     fn send_keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        self.controllers[key].keep_alive.sent = Some(now);
+        self.controllers[key].health.keep_alive.sent = Some(now);
         self.counters.keep_alives += 1;
         let sqe = AdminCommand::KeepAlive.to_sqe();
         self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
@@ -327,11 +329,11 @@ impl HostEngine {
     fn watch_silence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let Some(silence) = controller.options.silence() else { return };
-        if controller.keep_alive.watch.is_none_or(|watch| watch > now) {
+        if controller.health.keep_alive.watch.is_none_or(|watch| watch > now) {
             return;
         }
         let owes = controller.owes_answers();
-        let KeepAlive { sent, last_answer, watch, .. } = &mut controller.keep_alive;
+        let KeepAlive { sent, last_answer, watch, .. } = &mut controller.health.keep_alive;
         *watch = match *sent {
             _ if !owes => None,
             None if *last_answer + silence / 2 > now => Some(*last_answer + silence / 2),
@@ -357,7 +359,7 @@ impl HostEngine {
         op: RangeKey,
         outbox: &mut Outbox,
     ) {
-        let queues = self.controllers[key].queues.iter().skip(1);
+        let queues = self.controllers[key].session.io_queues().iter();
         let commands: Vec<admin::Abort> = queues
             .map(|&queue| &self.queues[queue])
             .flat_map(|queue| queue.awaiting().map(|(cid, task)| (queue.qid(), cid, task)))
@@ -379,7 +381,7 @@ impl HostEngine {
         task: Task,
         outbox: &mut Outbox,
     ) {
-        let Some(&admin) = self.controllers[key].queues.first() else { return };
+        let Some(admin) = self.controllers[key].session.admin_queue() else { return };
         let queue = &mut self.queues[admin];
         if queue.room() == 0 {
             return;
@@ -396,12 +398,12 @@ impl HostEngine {
     pub(crate) fn start_closing(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         self.ready_list.mark_ready(key);
-        controller.closing = true;
-        if !controller.is_live() {
+        controller.session.closing = true;
+        if !controller.session.is_live() {
             return self.end_closing(now, key, outbox);
         }
-        controller.phase = ControllerPhase::Closing(now + SHUTDOWN_TIMEOUT);
-        let sqe = controller.shutdown_sqe();
+        controller.session.phase = ControllerPhase::Closing(now + SHUTDOWN_TIMEOUT);
+        let sqe = controller.session.shutdown_sqe();
         self.send_admin(now, key, sqe, Task::Shutdown, outbox);
     }
 
@@ -434,26 +436,6 @@ impl HostEngine {
             }
             is_used
         });
-    }
-}
-
-impl ControllerState {
-    /// Returns when the next action of the controller is due.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        let phase = match &self.phase {
-            ControllerPhase::Opening(opening) => earliest(Some(opening.deadline), opening.poll_at),
-            ControllerPhase::Live(_) => {
-                let checks = self.checks_due();
-                let keep_alive = earliest(self.keep_alive.next, self.keep_alive.watch);
-                earliest(checks, earliest(keep_alive, self.next_delayed()))
-            }
-            ControllerPhase::Resting(time) | ControllerPhase::Closing(time) => Some(*time),
-            ControllerPhase::Fenced => None,
-            ControllerPhase::Dead(_) => return None,
-        };
-        let outage = self.outage.as_ref().filter(|outage| outage.lost.is_none());
-        let outage = outage.map(|outage| outage.since + self.options.loss_timeout);
-        earliest(phase, earliest(outage, self.raw_expiry))
     }
 }
 

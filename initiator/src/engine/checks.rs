@@ -4,22 +4,23 @@
 //! No command is sent to a namespace until its check has passed. Several are checked concurrently,
 //! while ranges of the others continue.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use nvme_proto::async_event::{AsyncEvent, Notice};
 use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
 use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogId};
-use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status, view};
+use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status};
 use rdma::Time;
 
+use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, NamespaceKey};
-use crate::engine::controller::{ControllerState, RangeCommand, Task};
+use crate::engine::check_state::{Check, CheckQuestion, CheckTask};
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::path_access::{AccessChange, AnaTable};
+use crate::engine::range_queues::RangeCommand;
 use crate::engine::results::Outbox;
-use crate::engine::{HostEngine, earliest};
+use crate::engine::task::Task;
 use crate::memory::bounce::BounceChunk;
 use crate::types::error::{Error, ErrorKind};
 
@@ -36,76 +37,6 @@ const GROUPS_ONLY: u8 = 1;
 /// may be lost.
 const ANA_PAUSE: Duration = Duration::from_secs(1);
 
-/// State of the check that a namespace still has its identity and format.
-#[derive(Debug, Default)]
-pub(crate) enum Check {
-    /// No check is necessary.
-    #[default]
-    Passed,
-    /// The namespace waits for its check.
-    Due,
-    /// Identify Namespace is in flight. `stale`: another change was reported since it was sent.
-    Namespace { stale: bool },
-    /// Identify Namespace succeeded, and Identify for the Namespace Identification Descriptors is
-    /// in flight.
-    Descriptors { stale: bool, identity: Box<NamespaceIdentity> },
-}
-
-impl Check {
-    pub(crate) fn is_passed(&self) -> bool {
-        matches!(self, Self::Passed)
-    }
-
-    pub(crate) fn is_under_way(&self) -> bool {
-        matches!(self, Self::Namespace { .. } | Self::Descriptors { .. })
-    }
-}
-
-/// State of the checks of a controller's namespaces.
-#[derive(Debug, Default)]
-pub(crate) struct Checks {
-    /// Namespaces that wait for their check; they may have been removed since.
-    due: VecDeque<NamespaceKey>,
-    /// Number of commands in flight.
-    under_way: usize,
-    /// Whether the Changed Namespace List must be read.
-    reads_list: bool,
-    /// Whether the ANA log page must be read.
-    pub(crate) reads_ana: bool,
-    /// Time of the next read of the ANA log page, while ranges wait for another state.
-    ana_again: Option<Time>,
-    /// Time at which the last command was sent or completed.
-    progress: Time,
-    /// Whether a change must be counted when the checks are done.
-    has_news: bool,
-}
-
-impl Checks {
-    /// Returns whether commands of checks are in flight.
-    pub(crate) fn are_under_way(&self) -> bool {
-        self.under_way > 0
-    }
-}
-
-/// A command of the checks, in flight.
-#[derive(Debug)]
-pub(crate) struct CheckTask {
-    question: CheckQuestion,
-    /// Bounce chunk for the data of the response.
-    chunk: BounceChunk,
-}
-
-/// Data that a command of the checks reads.
-#[derive(Clone, Copy, Debug)]
-enum CheckQuestion {
-    /// Identity of this namespace.
-    Identify { namespace: NamespaceKey },
-    /// Log page with the Changed Namespace List.
-    ChangedList,
-    /// ANA log page, with the states of groups.
-    AnaLog,
-}
-
 impl HostEngine {
     /// Checks the namespaces of earlier connections after a controller was connected, and enables
     /// Asynchronous Events.
@@ -113,15 +44,15 @@ impl HostEngine {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
         controller.checks.has_news = true;
-        match controller.ana {
+        match controller.checks.ana {
             Some(_) => controller.checks.reads_ana = true,
             None => self.apply_ana(now, key, outbox),
         }
         let controller = &mut self.controllers[key];
-        let Some(&admin) = controller.queues.first() else { return };
-        let wants_notices = controller.notices != AsyncEventConfig::new();
+        let Some(admin) = controller.session.admin_queue() else { return };
+        let wants_notices = controller.checks.notices != AsyncEventConfig::new();
         if wants_notices && self.queues[admin].depth() >= SLOTS_FOR_EVENTS {
-            let feature = Feature::AsyncEventConfig(controller.notices);
+            let feature = Feature::AsyncEventConfig(controller.checks.notices);
             let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
             self.send_admin(now, key, sqe, Task::EventConfig, outbox);
         }
@@ -155,15 +86,15 @@ impl HostEngine {
         let checks = &mut controller.checks;
         checks.reads_list |= notice == Notice::NAMESPACE_ATTRIBUTE_CHANGED;
         checks.has_news |= checks.reads_list;
-        checks.reads_ana |= notice == Notice::ANA_CHANGE && controller.ana.is_some();
+        checks.reads_ana |= notice == Notice::ANA_CHANGE && checks.ana.is_some();
         if notice == Notice::DISCOVERY_LOG_CHANGED {
-            controller.log_changes.note(outbox);
+            checks.log_changes.note(outbox);
         }
     }
 
     /// Sends the commands that are due, as far as there is room.
     pub(crate) fn issue_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        while self.controllers[key].is_live() && self.has_check_room(key) {
+        while self.controllers[key].session.is_live() && self.has_check_room(key) {
             let controller = &mut self.controllers[key];
             if std::mem::take(&mut controller.checks.reads_list) {
                 let Some(chunk) = controller.bounce.claim() else { return };
@@ -184,7 +115,7 @@ impl HostEngine {
                 continue;
             }
             let Some(namespace) = self.next_to_check(key) else {
-                return self.controllers[key].tell_of_changes(outbox);
+                return self.controllers[key].checks.tell_of_changes(outbox);
             };
             let controller = &mut self.controllers[key];
             let attached = &mut controller.namespaces[namespace];
@@ -222,9 +153,9 @@ impl HostEngine {
         let is_of = |command: &RangeCommand| {
             self.ops.get(command.op).is_some_and(|op| op.is_on(key, namespace))
         };
-        let queues = controller.queues.iter().map(|&queue| &self.queues[queue]);
+        let queues = controller.session.queues.iter().map(|&queue| &self.queues[queue]);
         let mut in_flight = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
-        controller.modified.iter().any(is_of)
+        controller.ranges.modified.iter().any(is_of)
             || in_flight.any(|task| match task {
                 Task::Piece(command) => is_of(command) && self.may_change_something(task),
                 _ => false,
@@ -246,7 +177,7 @@ impl HostEngine {
         task: CheckTask,
         outbox: &mut Outbox,
     ) {
-        let Some(&admin) = self.controllers[key].queues.first() else { return };
+        let Some(admin) = self.controllers[key].session.admin_queue() else { return };
         let controller = &mut self.controllers[key];
         controller.expect_answer(now);
         controller.checks.under_way += 1;
@@ -294,7 +225,7 @@ impl HostEngine {
                 // If the target cannot report states now, the log page is read again while ranges
                 // wait.
                 if cqe.status().is_success() {
-                    controller.ana = Some(AnaTable::parse(&data));
+                    controller.checks.ana = Some(AnaTable::parse(&data));
                 }
                 self.apply_ana(now, key, outbox);
             }
@@ -315,7 +246,7 @@ impl HostEngine {
     ) {
         let controller = &mut self.controllers[key];
         let group = controller.namespaces[namespace].identity.ana_group;
-        if controller.ana.as_mut().is_some_and(|ana| ana.note_refusal(group, status)) {
+        if controller.checks.ana.as_mut().is_some_and(|ana| ana.note_refusal(group, status)) {
             controller.checks.reads_ana = true;
             self.apply_ana(now, key, outbox);
         }
@@ -326,7 +257,7 @@ impl HostEngine {
     fn apply_ana(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let nothing = AnaTable::default();
-        let ana = controller.ana.as_ref().unwrap_or(&nothing);
+        let ana = controller.checks.ana.as_ref().unwrap_or(&nothing);
         let (mut opened, mut has_changed, mut has_closed) = (Vec::new(), false, false);
         for (number, attached) in controller.namespaces.iter() {
             let change = ana.apply(attached.identity.ana_group, &attached.access);
@@ -349,16 +280,6 @@ impl HostEngine {
             outbox.note_move();
         }
         self.ready_list.mark_ready(key);
-    }
-
-    /// Schedules another read of the ANA log page while ranges wait for another state: an event may
-    /// be lost.
-    pub(crate) fn ask_again_for_access(&mut self, now: Time, key: ControllerKey) {
-        let checks = &mut self.controllers[key].checks;
-        if checks.ana_again.is_some_and(|time| time <= now) {
-            checks.ana_again = None;
-            checks.reads_ana = true;
-        }
     }
 
     #[expect(clippy::too_many_arguments, reason = "an answer and where it belongs")]
@@ -430,7 +351,7 @@ impl HostEngine {
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[namespace];
         let change = attached.identity.difference(identity);
-        let geometry = identity.geometry(controller.limits.max_transfer_bytes);
+        let geometry = identity.geometry(controller.session.limits.max_transfer_bytes);
         match (change, geometry) {
             (None, Ok(geometry)) => {
                 attached.geometry = geometry;
@@ -444,7 +365,7 @@ impl HostEngine {
                 } else {
                     let waiting = std::mem::take(&mut attached.waiting);
                     self.resume(key, waiting);
-                    self.resume_raw(key, namespace);
+                    self.controllers[key].raws.resume_of(namespace);
                 }
                 if has_moved {
                     self.apply_ana(now, key, outbox);
@@ -471,12 +392,14 @@ impl HostEngine {
             .of_namespace(attached.nsid);
         attached.gone = Some(error.clone());
         self.fail_namespace(key, number, &error, outbox);
-        self.resume_raw(key, number);
+        self.controllers[key].raws.resume_of(number);
     }
 
     /// Ends the association if a command of a check exceeds the admin time-out.
     pub(crate) fn expire_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        if self.controllers[key].checks_deadline().is_some_and(|time| time <= now) {
+        let controller = &self.controllers[key];
+        let deadline = controller.checks.deadline(controller.options.admin_timeout);
+        if deadline.is_some_and(|time| time <= now) {
             let cause = "the target does not say whether its namespaces are what they were";
             self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
         }
@@ -490,67 +413,4 @@ fn is_final(status: Status) -> bool {
     [Status::SUCCESS, Status::INVALID_NAMESPACE_OR_FORMAT, Status::INVALID_FIELD]
         .iter()
         .any(|&code| status.is(code))
-}
-
-impl ControllerState {
-    /// Counts a change of the namespaces when all checks are done.
-    fn tell_of_changes(&mut self, outbox: &mut Outbox) {
-        let checks = &mut self.checks;
-        if checks.has_news && checks.under_way == 0 && checks.due.is_empty() {
-            checks.has_news = false;
-            self.namespace_changes.note(outbox);
-        }
-    }
-
-    /// Schedules checks of the open namespaces that `which` selects.
-    fn check_where(&mut self, which: impl Fn(Nsid) -> bool) {
-        for (number, attached) in self.namespaces.iter_mut() {
-            if attached.gone.is_some() || !which(attached.nsid) {
-                continue;
-            }
-            match &mut attached.check {
-                Check::Due => {}
-                Check::Namespace { stale } | Check::Descriptors { stale, .. } => *stale = true,
-                Check::Passed => {
-                    attached.check = Check::Due;
-                    self.checks.due.push_back(number);
-                }
-            }
-        }
-    }
-
-    /// Schedules checks of the namespaces in a Changed Namespace List.
-    fn check_changed(&mut self, cqe: &Cqe, data: &[u8]) {
-        match view::<NamespaceList>(data) {
-            // The specification requires a sorted list. If it is not sorted, all namespaces are
-            // checked.
-            Ok(list) if cqe.status().is_success() && *list != NamespaceList::TOO_MANY => {
-                let changed: Vec<Nsid> = list.iter().collect();
-                let sorted = changed.is_sorted();
-                self.check_where(|nsid| !sorted || changed.binary_search(&nsid).is_ok());
-            }
-            _ => self.check_where(|_| true),
-        }
-    }
-
-    /// Returns when the next action for checks is due.
-    pub(crate) fn checks_due(&self) -> Option<Time> {
-        earliest(self.checks_deadline(), self.checks.ana_again)
-    }
-
-    /// Discards the state of the checks after the connection was lost.
-    pub(crate) fn forget_checks(&mut self) {
-        self.checks.due.clear();
-        self.checks.reads_list = false;
-        self.checks.reads_ana = false;
-        self.checks.ana_again = None;
-        for attached in self.namespaces.values_mut() {
-            attached.check = Check::Passed;
-        }
-    }
-
-    /// Returns when the response to a command of a check is overdue.
-    fn checks_deadline(&self) -> Option<Time> {
-        (self.checks.under_way > 0).then(|| self.checks.progress + self.options.admin_timeout)
-    }
 }

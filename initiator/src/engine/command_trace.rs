@@ -5,7 +5,7 @@ use rdma::Time;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
-use crate::engine::controller::{BlockStage, RangeCommand};
+use crate::engine::range_queues::{BlockStage, RangeCommand};
 use crate::types::host_trace::{SentCommand, TraceInProgress};
 use crate::types::time::MonotonicTime;
 
@@ -26,7 +26,7 @@ impl HostEngine {
         let writes = op.is_write() && piece.stage == BlockStage::Transfer;
         trace.add(SentCommand {
             subnqn: controller.target.nqn,
-            cntlid: controller.limits.cntlid,
+            cntlid: controller.session.limits.cntlid,
             qid,
             cid: cqe.cid(),
             nsid: attached.nsid,

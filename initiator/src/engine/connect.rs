@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvme_proto::fabrics::{
     Connect, ConnectAttributes, ConnectData, ConnectLayer, ConnectParameter, ConnectResponse,
-    PropertyGet, PropertySet, PropertySize,
+    PropertyGet, PropertySize,
 };
 use nvme_proto::feature::{AsyncEventConfig, Feature, QueueCounts, SetFeatures};
 use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
@@ -17,11 +17,12 @@ use rdma::{ConnId, ConnOptions, ConnParams, PrivateData, Time};
 use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, QueueKey};
 use crate::engine::connections::ConnectionRole;
-use crate::engine::controller::{
-    ControllerLimits, ControllerPhase, ControllerState, KeepAlive, Opening, OpeningStep, Task,
-};
+use crate::engine::health::KeepAlive;
+use crate::engine::limits::ControllerLimits;
 use crate::engine::queue::HostQueue;
 use crate::engine::results::Outbox;
+use crate::engine::session::{ControllerPhase, Opening, OpeningStep, set_cc};
+use crate::engine::task::Task;
 use crate::engine::wire::{Data, NewQueue};
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind, RefusedField};
@@ -47,8 +48,8 @@ impl HostEngine {
         let controller = &mut self.controllers[key];
         let chunk = controller.bounce.claim().expect("no association, so no chunk is in use");
         let deadline = now + controller.options.connect_timeout;
-        let busy = controller.first.as_ref().and_then(|first| first.busy.as_ref());
-        controller.phase = ControllerPhase::Opening(Opening {
+        let busy = controller.session.first.as_ref().and_then(|first| first.busy.as_ref());
+        controller.session.phase = ControllerPhase::Opening(Opening {
             step: OpeningStep::Connection,
             since: now,
             deadline: busy.map_or(deadline, |busy| busy.until.min(deadline)),
@@ -57,11 +58,11 @@ impl HostEngine {
             page_bytes: 4096,
             queue_entries: controller.options.queue_entries,
         });
-        controller.epoch += 1;
-        if let Some(outage) = &mut controller.outage {
+        controller.session.epoch += 1;
+        if let Some(outage) = &mut controller.session.outage {
             outage.tried = now;
         }
-        controller.limits = ControllerLimits::NONE;
+        controller.session.limits = ControllerLimits::NONE;
         self.open_queue(now, key, Qid::ADMIN, outbox);
     }
 
@@ -103,7 +104,7 @@ impl HostEngine {
         let entries = self.entries(key, qid);
         let slots = entries - 1;
         let controller = &mut self.controllers[key];
-        let cntlid = if qid.is_admin() { Cntlid(0) } else { controller.limits.cntlid };
+        let cntlid = if qid.is_admin() { Cntlid(0) } else { controller.session.limits.cntlid };
         let request = ConnectRequest::new(qid, cntlid, entries, entries.into());
         let params = ConnParams {
             responder_resources: self.wire.facts().caps.max_responder_resources,
@@ -116,14 +117,14 @@ impl HostEngine {
         let new = NewQueue { key: queue, conn, slots, send_wr, scope: &controller.scope };
         self.wire.connect(now, new, &params)?;
         self.pushed = true;
-        controller.queues.push(queue);
+        controller.session.queues.push(queue);
         self.queues.insert(HostQueue::new(queue, key, qid, conn, slots));
         Ok(())
     }
 
     /// Returns the entries of a submission queue before it is connected.
     fn entries(&self, key: ControllerKey, qid: Qid) -> u16 {
-        let wanted = match &self.controllers[key].phase {
+        let wanted = match &self.controllers[key].session.phase {
             ControllerPhase::Opening(opening) if !qid.is_admin() => opening.queue_entries,
             _ => ADMIN_ENTRIES,
         };
@@ -143,7 +144,7 @@ impl HostEngine {
         params: &ConnParams,
         outbox: &mut Outbox,
     ) {
-        let queue = self.controllers[key].queues.last().copied();
+        let queue = self.controllers[key].session.queues.last().copied();
         let Some(queue) = queue.filter(|&queue| self.queues[queue].conn() == conn) else {
             return;
         };
@@ -168,11 +169,12 @@ impl HostEngine {
 
     fn send_connect(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        let queue = *controller.queues.last().expect("the queue that was just connected");
+        let queue = *controller.session.queues.last().expect("the queue that was just connected");
         let qid = self.queues[queue].qid();
-        let cntlid = if qid.is_admin() { Cntlid::DYNAMIC } else { controller.limits.cntlid };
+        let cntlid =
+            if qid.is_admin() { Cntlid::DYNAMIC } else { controller.session.limits.cntlid };
         let data = ConnectData::new(self.host.id, cntlid, controller.target.nqn, self.host.nqn);
-        let ControllerPhase::Opening(opening) = &mut controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &mut controller.session.phase else { return };
         opening.step = OpeningStep::Connect;
         controller.bounce.copy_in(&opening.chunk, 0, data.as_bytes());
         let keep_alive_timeout_ms =
@@ -198,9 +200,9 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) {
         let controller = &mut self.controllers[key];
-        let ControllerPhase::Opening(opening) = &mut controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &mut controller.session.phase else { return };
         opening.step = step;
-        let Some(&admin) = controller.queues.first() else { return };
+        let Some(admin) = controller.session.admin_queue() else { return };
         self.send_opening(now, key, admin, sqe, data_bytes as u32, outbox);
     }
 
@@ -214,7 +216,7 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) {
         let controller = &self.controllers[key];
-        let ControllerPhase::Opening(opening) = &controller.phase else { return };
+        let ControllerPhase::Opening(opening) = &controller.session.phase else { return };
         let data = match data_bytes {
             0 => Data::None,
             length => controller.bounce.data(&opening.chunk, length),
@@ -248,12 +250,14 @@ impl HostEngine {
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) -> Result<(), Error> {
-        let ControllerPhase::Opening(opening) = &self.controllers[key].phase else { return Ok(()) };
+        let ControllerPhase::Opening(opening) = &self.controllers[key].session.phase else {
+            return Ok(());
+        };
         match opening.step {
             OpeningStep::Connection => {}
             OpeningStep::Connect => {
                 self.take_connect(key, cqe)?;
-                match self.controllers[key].queues.len() {
+                match self.controllers[key].session.queues.len() {
                     1 => self.send_step(
                         now,
                         key,
@@ -301,9 +305,9 @@ impl HostEngine {
             .into());
         }
         let controller = &mut self.controllers[key];
-        if controller.queues.len() == 1 {
-            controller.limits.cntlid = response.cntlid();
-        } else if response.cntlid() != controller.limits.cntlid {
+        if controller.session.queues.len() == 1 {
+            controller.session.limits.cntlid = response.cntlid();
+        } else if response.cntlid() != controller.session.limits.cntlid {
             return Err(
                 ErrorKind::Protocol("an I/O queue was connected to another controller").into()
             );
@@ -332,8 +336,8 @@ impl HostEngine {
             .with_iosqes(Cc::IOSQES)
             .with_iocqes(Cc::IOCQES);
         let controller = &mut self.controllers[key];
-        controller.cc = cc;
-        let ControllerPhase::Opening(opening) = &mut controller.phase else {
+        controller.session.cc = cc;
+        let ControllerPhase::Opening(opening) = &mut controller.session.phase else {
             return Ok(get(Property::CSTS));
         };
         opening.queue_entries = opening.queue_entries.min(cap.mqes_z().saturating_add(1)).max(2);
@@ -356,7 +360,7 @@ impl HostEngine {
         if csts.rdy() {
             let sqe = Identify::new(Cns::CONTROLLER).to_sqe();
             self.send_step(now, key, OpeningStep::Identify, sqe, Identify::DATA_BYTES, outbox);
-        } else if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
+        } else if let ControllerPhase::Opening(opening) = &mut self.controllers[key].session.phase {
             opening.poll_at = Some(now + READY_POLL);
         }
         Ok(())
@@ -364,7 +368,7 @@ impl HostEngine {
 
     /// Reads CSTS again, until CSTS.RDY is set.
     pub(crate) fn poll_ready(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        if let ControllerPhase::Opening(opening) = &mut self.controllers[key].phase {
+        if let ControllerPhase::Opening(opening) = &mut self.controllers[key].session.phase {
             opening.poll_at = None;
         }
         self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
@@ -372,19 +376,19 @@ impl HostEngine {
 
     fn take_identify(&mut self, key: ControllerKey) -> Result<(), Error> {
         let controller = &mut self.controllers[key];
-        let ControllerPhase::Opening(opening) = &controller.phase else { return Ok(()) };
+        let ControllerPhase::Opening(opening) = &controller.session.phase else { return Ok(()) };
         let mut data = vec![0; Identify::DATA_BYTES];
         controller.bounce.copy_out(&opening.chunk, 0, &mut data);
         let identify: &IdentifyController = view(&data)?;
         let discovery = controller.is_discovery();
-        check_controller(identify, controller.limits.cntlid, discovery)?;
+        check_controller(identify, controller.session.limits.cntlid, discovery)?;
         let page_shift = opening.page_bytes.trailing_zeros() - 12;
         let mdts = identify.max_transfer_bytes(page_shift as u8).unwrap_or(u64::MAX);
-        let limits = &mut controller.limits;
+        let limits = &mut controller.session.limits;
         limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
         limits.volatile_write_cache = identify.vwc.present();
         limits.command_quiesce_ms = identify.cqt.get();
-        controller.notices = match discovery {
+        controller.checks.notices = match discovery {
             // Only a persistent discovery connection, which has Keep Alive, lasts until there are
             // changes.
             true => AsyncEventConfig::new().with_discovery_log(
@@ -396,7 +400,8 @@ impl HostEngine {
         };
         // The states of the last connection are valid until the controller reports others.
         let has_groups = identify.cmic.ana() && !discovery;
-        controller.ana = has_groups.then(|| controller.ana.take().unwrap_or_default());
+        controller.checks.ana =
+            has_groups.then(|| controller.checks.ana.take().unwrap_or_default());
         limits.max_commands = match identify.maxcmd.get() {
             0 => u16::MAX,
             maxcmd => maxcmd,
@@ -428,24 +433,24 @@ impl HostEngine {
             _ => return Err(ErrorKind::Malformed("the number of queues granted").into()),
         };
         let controller = &mut self.controllers[key];
-        controller.limits.io_queues = granted.min(controller.options.io_queues);
+        controller.session.limits.io_queues = granted.min(controller.options.io_queues);
         Ok(())
     }
 
     /// Connects the next I/O queue, or completes the attempt when all are connected.
     fn open_next_queue(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
-        let next = controller.queues.len();
-        if let Some(&queue) = controller.queues.last().filter(|_| next > 1) {
+        let next = controller.session.queues.len();
+        if let Some(&queue) = controller.session.queues.last().filter(|_| next > 1) {
             let queue = &mut self.queues[queue];
-            queue.limit(controller.limits.max_commands);
-            queue.set_in_capsule_bytes(controller.limits.in_capsule_bytes);
-            controller.limits.queue_depth = queue.depth();
+            queue.limit(controller.session.limits.max_commands);
+            queue.set_in_capsule_bytes(controller.session.limits.in_capsule_bytes);
+            controller.session.limits.queue_depth = queue.depth();
         }
-        if next > usize::from(controller.limits.io_queues) {
+        if next > usize::from(controller.session.limits.io_queues) {
             return self.opened(now, key, outbox);
         }
-        if let ControllerPhase::Opening(opening) = &mut controller.phase {
+        if let ControllerPhase::Opening(opening) = &mut controller.session.phase {
             opening.step = OpeningStep::Connection;
         }
         self.open_queue(now, key, Qid(next as u16), outbox);
@@ -455,44 +460,32 @@ impl HostEngine {
     fn opened(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if let ControllerPhase::Opening(opening) =
-            std::mem::replace(&mut controller.phase, ControllerPhase::Live(now))
+            std::mem::replace(&mut controller.session.phase, ControllerPhase::Live(now))
         {
             controller.bounce.release(opening.chunk);
             let target = Arc::clone(&controller.target);
             self.take_down_fences_of(&target, opening.since, outbox);
         }
         let controller = &mut self.controllers[key];
-        if controller.outage.take().is_some() {
+        if controller.session.outage.take().is_some() {
             self.counters.reconnects += 1;
             outbox.note_move();
         }
-        controller.keep_alive = KeepAlive::start(now, controller.options.keep_alive_ms);
-        if let Some(first) = controller.first.take() {
-            first.promise.keep(Ok(controller.limits), outbox);
+        controller.health.keep_alive = KeepAlive::start(now, controller.options.keep_alive_ms);
+        if let Some(first) = controller.session.first.take() {
+            first.promise.keep(Ok(controller.session.limits), outbox);
         }
         // The log page may have changed while there was no connection.
-        controller.log_changes.note(outbox);
-        let cntlid = controller.limits.cntlid;
+        controller.checks.log_changes.note(outbox);
+        let cntlid = controller.session.limits.cntlid;
         tracing::info!(target = %controller.target, %cntlid, provider = self.wire.facts().provider, "connected");
         self.begin_checks(now, key, outbox);
-    }
-}
-
-impl ControllerState {
-    /// Returns the Property Set command that starts a normal shutdown.
-    pub(crate) fn shutdown_sqe(&self) -> Sqe {
-        set_cc(self.cc.with_shn(nvme_proto::registers::ShutdownNotification::NORMAL))
     }
 }
 
 fn get(property: Property) -> Sqe {
     let size = property.size().unwrap_or(PropertySize::FourBytes);
     PropertyGet { property, size }.to_sqe()
-}
-
-fn set_cc(cc: Cc) -> Sqe {
-    let value = u64::from(cc.into_bits());
-    PropertySet { property: Property::CC, size: PropertySize::FourBytes, value }.to_sqe()
 }
 
 fn succeeded(cqe: &Cqe) -> Result<(), Error> {

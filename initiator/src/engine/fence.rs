@@ -20,8 +20,11 @@ use rdma::{ConnId, Time};
 
 use crate::engine::arena::{ControllerKey, NamespaceKey};
 use crate::engine::connections::ConnectionRole;
-use crate::engine::controller::{BlockStage, ControllerPhase, ControllerState, RangeCommand, Task};
+use crate::engine::controller::ControllerState;
+use crate::engine::range_queues::{BlockStage, RangeCommand};
 use crate::engine::results::Outbox;
+use crate::engine::session::ControllerPhase;
+use crate::engine::task::Task;
 use crate::engine::write_table::{FenceKey, UnansweredChange};
 use crate::engine::{HostEngine, earliest};
 use crate::types::error::SubsystemAddress;
@@ -56,7 +59,7 @@ impl HostEngine {
     /// later.
     pub(crate) fn put_up_fence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
-        let queues = controller.queues.iter().map(|&queue| &self.queues[queue]);
+        let queues = controller.session.queues.iter().map(|&queue| &self.queues[queue]);
         let tasks = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
         let changes: Vec<_> =
             tasks.filter_map(|task| self.unanswered_change(controller, task)).collect();
@@ -69,7 +72,7 @@ impl HostEngine {
             .of(key)
             .filter(|(_, conn)| matches!(conn, ConnectionRole::Open { .. }));
         let stage = FenceStage::new(now, connections.map(|(id, _)| id).collect());
-        let quiesce = Duration::from_millis(controller.limits.command_quiesce_ms.into());
+        let quiesce = Duration::from_millis(controller.session.limits.command_quiesce_ms.into());
         let until = now + knows_after(controller.options.keep_alive_ms) + quiesce;
         let target = Arc::clone(&controller.target);
         self.fences.push(Fence { key: fence, target, stage, until });
@@ -168,8 +171,8 @@ impl HostEngine {
     /// Allows controllers that wait for fences to try to connect again.
     fn let_reconnect(&mut self, now: Time) {
         for (key, controller) in self.controllers.iter_mut() {
-            if matches!(controller.phase, ControllerPhase::Fenced) {
-                controller.phase = ControllerPhase::Resting(now);
+            if matches!(controller.session.phase, ControllerPhase::Fenced) {
+                controller.session.phase = ControllerPhase::Resting(now);
                 self.ready_list.mark_ready(key);
             }
         }

@@ -6,6 +6,7 @@ pub(crate) mod block_plan;
 pub(crate) mod breaker;
 pub(crate) mod capsules;
 pub(crate) mod change_count;
+pub(crate) mod check_state;
 pub(crate) mod checks;
 pub(crate) mod command_trace;
 pub(crate) mod connect;
@@ -13,6 +14,8 @@ pub(crate) mod connections;
 pub(crate) mod controller;
 pub(crate) mod device_events;
 pub(crate) mod fence;
+pub(crate) mod health;
+pub(crate) mod limits;
 pub(crate) mod link;
 pub(crate) mod live_routes;
 pub(crate) mod namespace_identity;
@@ -23,6 +26,8 @@ pub(crate) mod plan_state;
 pub(crate) mod queue;
 pub(crate) mod range;
 pub(crate) mod range_op;
+pub(crate) mod range_queues;
+pub(crate) mod raw;
 pub(crate) mod ready_list;
 pub(crate) mod reconnect_delay;
 pub(crate) mod rejection;
@@ -30,7 +35,9 @@ pub(crate) mod reply;
 pub(crate) mod requests;
 pub(crate) mod results;
 pub(crate) mod same_machine;
+pub(crate) mod session;
 pub(crate) mod shard_routes;
+pub(crate) mod task;
 pub(crate) mod wire;
 pub(crate) mod wr_id;
 pub(crate) mod write_table;
@@ -42,14 +49,17 @@ use rdma::{CmEvent, GroupStats, Time};
 
 use crate::engine::arena::{Arena, ControllerKey, QueueKey, RangeKey, RunKey};
 use crate::engine::connections::{ConnectionRole, Connections};
-use crate::engine::controller::{ControllerPhase, ControllerState, Raw, Task};
+use crate::engine::controller::ControllerState;
 use crate::engine::fence::Fence;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::queue::{FinishedCommand, HostQueue};
 use crate::engine::range_op::RangeOp;
+use crate::engine::raw::Raw;
 use crate::engine::ready_list::ReadyList;
 use crate::engine::results::Outbox;
 use crate::engine::same_machine::PathChoice;
+use crate::engine::session::ControllerPhase;
+use crate::engine::task::Task;
 use crate::engine::wire::{Arrival, ArrivalKind, Violation, Wire, WireEvent};
 use crate::types::counters::HostCounters;
 use crate::types::error::{Error, ErrorKind, UnreachableCause};
@@ -319,7 +329,7 @@ impl HostEngine {
     fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {
         let keys: Vec<_> = self.controllers.keys().collect();
         for key in keys {
-            let phase = self.controllers.get(key).map(|controller| &controller.phase);
+            let phase = self.controllers.get(key).map(|controller| &controller.session.phase);
             if let Some(
                 ControllerPhase::Opening(_)
                 | ControllerPhase::Live(_)
@@ -357,7 +367,7 @@ impl HostEngine {
         let finished = match arrival.what {
             ArrivalKind::Response { cqe, invalidated } => {
                 self.pushed = true;
-                self.controllers[key].keep_alive.last_answer = now;
+                self.controllers[key].health.keep_alive.last_answer = now;
                 queue.received(&mut *self.wire, cqe, invalidated)
             }
             ArrivalKind::Sent { index } => Ok(queue.sent(index)),
@@ -416,11 +426,11 @@ impl HostEngine {
         status: Status,
         outbox: &mut Outbox,
     ) {
-        let controller_state = &mut self.controllers[controller];
-        controller_state.keep_alive.sent = None;
-        if controller_state.keep_alive.watch.is_some() {
-            let silence = controller_state.options.silence();
-            controller_state.keep_alive.watch = silence.map(|silence| now + silence / 2);
+        let known = &mut self.controllers[controller];
+        let keep_alive = &mut known.health.keep_alive;
+        keep_alive.sent = None;
+        if keep_alive.watch.is_some() {
+            keep_alive.watch = known.options.silence().map(|silence| now + silence / 2);
         }
         if !status.is_success() {
             let error = ErrorKind::Status(status).into();

@@ -8,19 +8,15 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RangeKey, RunKey};
-use crate::engine::controller::{ControllerPhase, ControllerState};
 use crate::engine::plan_state::PlanState;
 use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
 use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
+use crate::engine::session::ControllerPhase;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::Keys;
 use crate::types::error::{Error, ErrorKind};
-use crate::types::options::{BatchOptions, Class};
-
-/// Bytes that are sent of one of several plans before the next. With twice as many, the last of 480
-/// rows of 2 KiB beside a plan of long ranges is sent after half as many of their commands.
-const TURN_BYTES: u64 = 128 << 10;
+use crate::types::options::BatchOptions;
 
 /// Time for which a new plan waits for a target that was lost, while the host tries to connect.
 const TRIAL: Duration = Duration::from_secs(1);
@@ -102,14 +98,6 @@ impl PlanRun {
     }
 }
 
-/// Source of the next command of a class.
-pub(crate) enum IssueLine {
-    /// A range of a ring or batch, or one that is retried.
-    Range(RangeKey),
-    /// A run of a plan.
-    Run(RunKey),
-}
-
 /// Result of an attempt to send a command of a run.
 pub(crate) enum RunStep {
     /// A command was sent, or a range ended without one.
@@ -121,60 +109,6 @@ pub(crate) enum RunStep {
     Stalled,
 }
 
-/// Bytes that the queued ranges and the current run may still send in this turn.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct IssueTurns {
-    ranges_left: u64,
-    run_left: u64,
-}
-
-impl Default for IssueTurns {
-    fn default() -> Self {
-        Self { ranges_left: TURN_BYTES, run_left: TURN_BYTES }
-    }
-}
-
-impl IssueTurns {
-    /// Subtracts bytes that queued ranges have sent.
-    pub(crate) fn of_ranges(&mut self, bytes: u64) {
-        self.ranges_left = self.ranges_left.saturating_sub(bytes);
-    }
-
-    /// Subtracts bytes that a run has sent; true if it is the turn of the next run.
-    fn of_run(&mut self, bytes: u64) -> bool {
-        self.run_left = self.run_left.saturating_sub(bytes);
-        let is_over = self.run_left == 0;
-        if is_over {
-            *self = Self::default();
-        }
-        is_over
-    }
-}
-
-impl ControllerState {
-    /// Returns the source of the next command of a class; the last `held` runs in line are skipped.
-    pub(crate) fn next_line(&self, class: Class, held: usize) -> Option<IssueLine> {
-        let runs = &self.runs[class as usize];
-        let run = if held < runs.len() { runs.front() } else { None };
-        let range = self.ready[class as usize].front();
-        match (range, run) {
-            (Some(&range), None) => Some(IssueLine::Range(range)),
-            (Some(&range), Some(_)) if self.turns[class as usize].ranges_left > 0 => {
-                Some(IssueLine::Range(range))
-            }
-            (_, Some(&run)) => Some(IssueLine::Run(run)),
-            (None, None) => None,
-        }
-    }
-
-    fn rotate_runs(&mut self, class: Class) {
-        let runs = &mut self.runs[class as usize];
-        if !runs.is_empty() {
-            runs.rotate_left(1);
-        }
-    }
-}
-
 impl HostEngine {
     /// Queues a new run for its controller, or ends it if that is not possible.
     pub(crate) fn start_run(&mut self, now: Time, run_key: RunKey, outbox: &mut Outbox) {
@@ -183,7 +117,7 @@ impl HostEngine {
             self.end_run(run_key, &ErrorKind::Closed.into(), outbox);
             return;
         };
-        if let ControllerPhase::Dead(error) = &controller.phase {
+        if let ControllerPhase::Dead(error) = &controller.session.phase {
             let error = error.clone().of_target(&controller.target);
             self.end_run(run_key, &error, outbox);
             return;
@@ -195,19 +129,19 @@ impl HostEngine {
             self.counters.timeouts += count as u64;
             return;
         }
-        controller.reconnect_now(now);
+        controller.session.reconnect_now(now);
         run.began = now;
         if let Some(limit) = run.options.deadline {
             run.due = run.state.due(now, limit);
         }
         let namespace = run.next_namespace();
         if !namespace.is_some_and(|namespace| controller.is_usable(namespace)) {
-            let is_lost = controller.refusal().is_some();
+            let is_lost = controller.session.refusal().is_some();
             let timeout = controller.options.io_timeout;
             run.deadline = now + if is_lost { timeout.min(TRIAL) } else { timeout };
         }
         self.next_expiry = earliest(self.next_expiry, Some(run.expiry()));
-        controller.runs[run.options.class as usize].push_back(run_key);
+        controller.ranges.runs[run.options.class as usize].push_back(run_key);
         self.ready_list.mark_ready(run.controller);
     }
 
@@ -267,7 +201,7 @@ impl HostEngine {
     }
 
     fn hold_run(&mut self, key: ControllerKey, run_key: RunKey) -> RunStep {
-        self.controllers[key].rotate_runs(self.runs[run_key].options.class);
+        self.controllers[key].ranges.rotate_runs(self.runs[run_key].options.class);
         RunStep::Held
     }
 
@@ -277,8 +211,8 @@ impl HostEngine {
         // The command may have ended the association, which removes the run.
         let Some(run) = self.runs.get(run_key) else { return };
         let class = run.options.class;
-        if self.controllers[key].turns[class as usize].of_run(bytes) {
-            self.controllers[key].rotate_runs(class);
+        if self.controllers[key].ranges.turns[class as usize].of_run(bytes) {
+            self.controllers[key].ranges.rotate_runs(class);
         }
         if self.ops.get(op_key).is_some_and(RangeOp::is_issued) {
             self.detach_from_run(op_key);
@@ -358,7 +292,7 @@ impl HostEngine {
     fn remove_run(&mut self, run_key: RunKey) -> PlanRun {
         let run = self.runs.remove(run_key);
         if let Some(controller) = self.controllers.get_mut(run.controller) {
-            controller.runs[run.options.class as usize].retain(|&other| other != run_key);
+            controller.ranges.runs[run.options.class as usize].retain(|&other| other != run_key);
         }
         if let Some(op_key) = run.current {
             self.queue_first(op_key);
@@ -427,7 +361,7 @@ impl HostEngine {
     /// Starts the time-outs of runs that wait for a controller without a connection.
     pub(crate) fn start_run_clocks(&mut self, now: Time, key: ControllerKey) {
         let controller = &self.controllers[key];
-        let since = controller.outage.as_ref().map_or(now, |outage| outage.since);
+        let since = controller.session.outage.as_ref().map_or(now, |outage| outage.since);
         for (_, run) in self.runs.iter_mut().filter(|(_, run)| run.controller == key) {
             run.deadline = since.max(run.began) + controller.options.io_timeout;
             self.next_expiry = earliest(self.next_expiry, Some(run.expiry()));
@@ -443,13 +377,15 @@ impl HostEngine {
             let namespace = run.next_namespace();
             let after = match run.options.deadline {
                 Some(limit) if run.due <= now => limit,
-                _ if namespace.map_or(controller.is_live(), |it| controller.is_usable(it)) => {
+                _ if namespace
+                    .map_or(controller.session.is_live(), |it| controller.is_usable(it)) =>
+                {
                     run.deadline = NEVER;
                     continue;
                 }
                 _ => controller.options.io_timeout,
             };
-            let lost = controller.refusal().filter(|_| run.due > now).cloned();
+            let lost = controller.session.refusal().filter(|_| run.due > now).cloned();
             let error = lost.unwrap_or_else(|| controller.no_result(namespace, after));
             let count = self.end_run(run_key, &error, outbox);
             self.counters.timeouts += count as u64;

@@ -9,18 +9,15 @@ use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe, Status};
 use rdma::{Access, Sge, Time};
 
-use crate::engine::arena::{
-    Arena, ControllerKey, NamespaceKey, PlanKey, QueueKey, RangeKey, RingKey,
-};
+use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, QueueKey, RangeKey, RingKey};
 use crate::engine::block_plan::{self, BlockStep};
-use crate::engine::controller::{
-    Attached, BlockStage, CommandsInFlight, ControllerState, RangeCommand, Task,
-};
-use crate::engine::plan_run::{IssueLine, RunStep};
+use crate::engine::plan_run::RunStep;
 use crate::engine::range_op::{
     DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
 };
+use crate::engine::range_queues::{BlockStage, CommandsInFlight, IssueLine, RangeCommand};
 use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
+use crate::engine::task::Task;
 use crate::engine::wire::Data;
 use crate::engine::{HostEngine, earliest, path_access};
 use crate::memory::region::{Grant, Keys};
@@ -113,13 +110,13 @@ impl HostEngine {
     }
 
     pub(crate) fn insert_op(&mut self, op: RangeOp) -> RangeKey {
-        self.controllers[op.controller].unissued_bytes += op.unissued();
+        self.controllers[op.controller].ranges.unissued_bytes += op.unissued();
         self.ops.insert(op)
     }
 
     fn remove_op(&mut self, op_key: RangeKey) -> RangeOp {
         let op = self.ops.remove(op_key);
-        self.controllers[op.controller].unissued_bytes -= op.unissued();
+        self.controllers[op.controller].ranges.unissued_bytes -= op.unissued();
         op
     }
 
@@ -146,7 +143,7 @@ impl HostEngine {
             op.submitted = now;
         }
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
-        controller.ready[op.options.class as usize].push_back(op_key);
+        controller.ranges.ready[op.options.class as usize].push_back(op_key);
         self.ready_list.mark_ready(op.controller);
     }
 
@@ -158,7 +155,7 @@ impl HostEngine {
             error.of_target(&controller.target).of_namespace(nsid).of_range(offset, length)
         };
         let attached = controller.namespace(submission.namespace)?;
-        if let Some(error) = controller.refusal() {
+        if let Some(error) = controller.session.refusal() {
             return Err(about(error.clone(), attached.nsid));
         }
         let size_bytes = attached.identity.size_bytes;
@@ -185,10 +182,10 @@ impl HostEngine {
     pub(crate) fn issue_waiting(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
         self.issue_checks(now, key, outbox);
         self.issue_raw(now, key, outbox);
-        while self.controllers[key].is_live() {
-            let Some(modified) = self.controllers[key].modified.pop_front() else { break };
+        while self.controllers[key].session.is_live() {
+            let Some(modified) = self.controllers[key].ranges.modified.pop_front() else { break };
             if let Err(modified) = self.issue_modified(now, key, modified, outbox) {
-                self.controllers[key].modified.push_front(modified);
+                self.controllers[key].ranges.modified.push_front(modified);
                 return;
             }
         }
@@ -209,8 +206,8 @@ impl HostEngine {
     ) -> bool {
         // Consecutive runs whose next range waits for the check of its namespace.
         let mut held = 0;
-        while self.controllers[key].is_live() {
-            match self.controllers[key].next_line(class, held) {
+        while self.controllers[key].session.is_live() {
+            match self.controllers[key].ranges.next_line(class, held) {
                 None => break,
                 Some(IssueLine::Range(op)) => {
                     if !self.issue_range(now, key, class, op, outbox) {
@@ -237,22 +234,24 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) -> bool {
         match self.advance(now, key, op, outbox) {
-            Advance::Issued(bytes) => self.controllers[key].turns[class as usize].of_ranges(bytes),
+            Advance::Issued(bytes) => {
+                self.controllers[key].ranges.turns[class as usize].of_ranges(bytes)
+            }
             Advance::Stalled => return false,
             Advance::Blocked => {
                 let controller = &mut self.controllers[key];
-                controller.ready[class as usize].pop_front();
-                controller.blocked.push_back(op);
+                controller.ranges.ready[class as usize].pop_front();
+                controller.ranges.blocked.push_back(op);
             }
             Advance::Unchecked => {
                 let controller = &mut self.controllers[key];
-                controller.ready[class as usize].pop_front();
+                controller.ranges.ready[class as usize].pop_front();
                 let namespace = self.ops[op].namespace;
                 controller.namespaces[namespace].waiting.push_back(op);
             }
             Advance::Done => {
                 // The list is empty if the association ended in `advance`.
-                let ready = &mut self.controllers[key].ready[class as usize];
+                let ready = &mut self.controllers[key].ranges.ready[class as usize];
                 if ready.front() == Some(&op) {
                     ready.pop_front();
                     self.ops[op].place = RangeList::None;
@@ -266,8 +265,8 @@ impl HostEngine {
     /// [`MAX_QUEUE_BYTES`] per queue.
     fn has_byte_room(&self, key: ControllerKey, length_bytes: u64) -> bool {
         let controller = &self.controllers[key];
-        let CommandsInFlight { commands, bytes } = controller.in_flight;
-        let queues = controller.queues.len().saturating_sub(1) as u64;
+        let CommandsInFlight { commands, bytes } = controller.ranges.in_flight;
+        let queues = controller.session.io_queues().len() as u64;
         commands == 0 || bytes + length_bytes <= queues * MAX_QUEUE_BYTES
     }
 
@@ -275,8 +274,8 @@ impl HostEngine {
     /// foreground range waits for those in flight.
     fn has_background_room(&self, key: ControllerKey) -> bool {
         let controller = &self.controllers[key];
-        let CommandsInFlight { commands, bytes } = controller.background;
-        let io = controller.queues.iter().skip(1);
+        let CommandsInFlight { commands, bytes } = controller.ranges.background;
+        let io = controller.session.io_queues().iter();
         let slots: usize = io.map(|&queue| usize::from(self.queues[queue].depth())).sum();
         commands == 0 || (commands < slots / 2 && bytes < MAX_BACKGROUND_BYTES)
     }
@@ -305,8 +304,8 @@ impl HostEngine {
         let start = op.position;
         let step = controller.namespaces[op.namespace].geometry.next_step(start, op.end());
         let bounced = step.place != block_plan::TransferMemory::Direct;
-        let gives_way = op.options.class == Class::Background;
-        if gives_way && !self.has_background_room(key) {
+        let class = op.options.class;
+        if class == Class::Background && !self.has_background_room(key) {
             return Advance::Stalled;
         }
         if !self.has_byte_room(key, step.length_bytes) {
@@ -325,7 +324,7 @@ impl HostEngine {
         };
         let op = &mut self.ops[op_key];
         op.position += step.length_bytes;
-        controller.unissued_bytes -= step.length_bytes;
+        controller.ranges.unissued_bytes -= step.length_bytes;
         op.outstanding += 1;
         op.began.get_or_insert(now);
         op.path |= if bounced { Outcome::BOUNCED } else { Outcome::DIRECT };
@@ -333,10 +332,7 @@ impl HostEngine {
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         let controller = &mut self.controllers[key];
         controller.expect_answer(now);
-        controller.in_flight.add(step.length_bytes);
-        if gives_way {
-            controller.background.add(step.length_bytes);
-        }
+        controller.ranges.add_in_flight(class, step.length_bytes);
         self.count_step(&step);
         let piece = RangeCommand { op: op_key, start, step, chunk, stage, sent: now };
         self.issue_piece(now, key, piece, outbox);
@@ -358,22 +354,14 @@ impl HostEngine {
     }
 
     fn has_io_room(&self, key: ControllerKey) -> bool {
-        let queues = &self.controllers[key].queues;
-        queues.iter().skip(1).any(|&queue| self.queues[queue].room() > 0)
+        let queues = self.controllers[key].session.io_queues();
+        queues.iter().any(|&queue| self.queues[queue].room() > 0)
     }
 
     /// Selects the next I/O queue with room, in round-robin order.
     pub(crate) fn next_io_queue(&mut self, key: ControllerKey) -> Option<QueueKey> {
-        let controller = &mut self.controllers[key];
-        let io = controller.queues.get(1..)?;
-        for _ in 0..io.len() {
-            controller.next_queue = (controller.next_queue + 1) % io.len();
-            let queue = io[controller.next_queue];
-            if self.queues[queue].room() > 0 {
-                return Some(queue);
-            }
-        }
-        None
+        let queues = &self.queues;
+        self.controllers[key].session.next_io_queue(|queue| queues[queue].room() > 0)
     }
 
     /// Pushes a command of a range to a queue; one must have room.
@@ -512,7 +500,7 @@ impl HostEngine {
             // Less than a block, which is at most a chunk.
             controller.bounce.copy_in_from(chunk, skip_bytes as usize, &op.slice, part);
         }
-        controller.modified.push_back(RangeCommand { stage: BlockStage::Transfer, ..piece });
+        controller.ranges.modified.push_back(RangeCommand { stage: BlockStage::Transfer, ..piece });
     }
 
     fn note_failure(&mut self, now: Time, key: ControllerKey, op_key: RangeKey, status: Status) {
@@ -545,10 +533,7 @@ impl HostEngine {
         let op = &mut self.ops[op_key];
         op.outstanding -= 1;
         let controller = &mut self.controllers[key];
-        controller.in_flight.remove(length_bytes);
-        if op.options.class == Class::Background {
-            controller.background.remove(length_bytes);
-        }
+        controller.ranges.remove_in_flight(op.options.class, length_bytes);
         if self.retry_or_end(key, op_key) {
             self.finish(op_key, outbox);
             return;
@@ -572,13 +557,13 @@ impl HostEngine {
             Some(RangeFailure::Again(time)) => {
                 op.trouble = None;
                 op.attempts += 1;
-                self.controllers[key].unissued_bytes += op.position - op.offset;
+                self.controllers[key].ranges.unissued_bytes += op.position - op.offset;
                 op.position = op.offset;
                 op.done = 0;
                 self.counters.retries += 1;
                 self.unqueue(key, op_key);
                 self.ops[op_key].place = RangeList::Queued;
-                self.controllers[key].delayed.push((time, op_key));
+                self.controllers[key].ranges.delayed.push((time, op_key));
                 false
             }
             Some(_) => true,
@@ -612,12 +597,12 @@ impl HostEngine {
         match &result {
             Ok(()) => {
                 self.counters.ranges += 1;
-                controller.breaker.succeeded();
+                controller.health.breaker.succeeded();
             }
             Err(error) => {
                 self.counters.ranges_failed += 1;
                 if is_fault_of_target(error) {
-                    controller.breaker.failed(self.clock);
+                    controller.health.breaker.failed(self.clock);
                 }
             }
         }
@@ -790,7 +775,7 @@ impl HostEngine {
     pub(crate) fn queue_first(&mut self, op_key: RangeKey) {
         let op = &mut self.ops[op_key];
         op.place = RangeList::Queued;
-        self.controllers[op.controller].ready[op.options.class as usize].push_front(op_key);
+        self.controllers[op.controller].ranges.ready[op.options.class as usize].push_front(op_key);
         self.ready_list.mark_ready(op.controller);
     }
 
@@ -817,24 +802,16 @@ impl HostEngine {
     pub(crate) fn resume(&mut self, key: ControllerKey, waiting: VecDeque<RangeKey>) {
         let controller = &mut self.controllers[key];
         for op in waiting {
-            controller.ready[self.ops[op].options.class as usize].push_back(op);
+            controller.ranges.ready[self.ops[op].options.class as usize].push_back(op);
         }
     }
 
     /// Queues ranges whose pause before a retry has passed.
     pub(crate) fn resume_delayed(&mut self, now: Time, key: ControllerKey) {
         let controller = &mut self.controllers[key];
-        if !controller.is_live() {
-            return;
+        if controller.session.is_live() {
+            controller.ranges.resume_delayed(now, &self.ops);
         }
-        let (ready, ops) = (&mut controller.ready, &self.ops);
-        controller.delayed.retain(|&(time, op)| {
-            if time <= now {
-                // Before ranges that were not started, since its time-out is running.
-                ready[ops[op].options.class as usize].push_front(op);
-            }
-            time > now
-        });
     }
 
     /// Fails ranges whose deadline has passed, or aborts their commands.
@@ -960,54 +937,4 @@ fn may_retry(status: Status) -> bool {
         Status::ABORT_REQUESTED,
     ];
     !status.do_not_retry() && TRANSIENT.iter().any(|&transient| status.is(transient))
-}
-
-impl ControllerState {
-    /// Returns the error of an operation without a result in time: the cause of the missing
-    /// connection, the access state of the namespace, or a time-out.
-    pub(crate) fn no_result(&self, namespace: Option<NamespaceKey>, after: Duration) -> Error {
-        let attached = namespace.and_then(|number| self.namespaces.get(number));
-        let obstacle = attached.and_then(|attached| attached.access.obstacle());
-        let cause = self.outage.as_ref().map(|outage| outage.cause.clone());
-        let kind = match (cause, obstacle) {
-            (Some(cause), _) => ErrorKind::Lost { after, cause: Box::new(cause) },
-            (None, Some(status)) => ErrorKind::Status(status),
-            (None, None) => ErrorKind::TimedOut { after },
-        };
-        Error::new(kind).of_target(&self.target)
-    }
-
-    /// Returns whether ranges of a namespace wait only for room in the queues. True for a namespace
-    /// that was closed, whose ranges then fail.
-    pub(crate) fn is_usable(&self, namespace: NamespaceKey) -> bool {
-        self.is_live() && self.namespaces.get(namespace).is_none_or(Attached::is_ready)
-    }
-
-    /// Queues writes and commands that waited for writes of this host; false if none waited.
-    pub(crate) fn resume_writes(&mut self, ops: &Arena<RangeKey, RangeOp>) -> bool {
-        // The next range of a run may wait, which the run keeps.
-        let has_runs = self.runs.iter().any(|runs| !runs.is_empty());
-        let has_waiting = has_runs || !self.blocked.is_empty() || !self.unchecked.is_empty();
-        while let Some(blocked) = self.blocked.pop_back() {
-            self.ready[ops[blocked].options.class as usize].push_front(blocked);
-        }
-        // Commands that wait for the check of their namespace are returned to `unchecked`.
-        self.raw.extend(self.unchecked.drain(..));
-        has_waiting
-    }
-
-    /// Returns when the next range is due for a retry.
-    pub(crate) fn next_delayed(&self) -> Option<Time> {
-        self.delayed.iter().map(|&(time, _)| time).min()
-    }
-
-    /// Removes ranges from the lists of waiting ranges.
-    fn retain_waiting(&mut self, keep: impl Fn(RangeKey) -> bool) {
-        self.ready.iter_mut().for_each(|ready| ready.retain(|&queued| keep(queued)));
-        self.blocked.retain(|&queued| keep(queued));
-        self.delayed.retain(|&(_, queued)| keep(queued));
-        for attached in self.namespaces.values_mut() {
-            attached.waiting.retain(|&queued| keep(queued));
-        }
-    }
 }

@@ -6,19 +6,19 @@ use nvme_proto::log::AnaState;
 use rdma::Time;
 
 use crate::engine::HostEngine;
-use crate::engine::arena::{Arena, ArenaKey, ControllerKey, NamespaceKey, PlanKey};
+use crate::engine::arena::{ArenaKey, ControllerKey, NamespaceKey, PlanKey};
 use crate::engine::change_count::ChangeKind;
-use crate::engine::controller::{
-    Attached, ControllerLimits, ControllerPhase, ControllerState, FirstConnect, KeepAlive, Raw,
-};
+use crate::engine::controller::{Attached, ControllerState};
+use crate::engine::limits::ControllerLimits;
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::path_access::PathAccess;
 use crate::engine::plan_run::PlanRun;
+use crate::engine::raw::Raw;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
+use crate::engine::session::{ControllerPhase, Session};
 use crate::engine::shard_routes::TargetLoad;
-use crate::engine::wire::Domain;
 use crate::memory::region::{CurrentScope, ErasedScope};
 use crate::types::error::{Error, ErrorKind, SubsystemAddress};
 use crate::types::options::ControllerOptions;
@@ -51,48 +51,14 @@ impl HostEngine {
         if self.connections.is_empty() {
             self.reopen_path();
         }
-        let Domain { scope, bounce } = self.wire.domain()?;
-        let current_scope = Arc::new(CurrentScope::new(Arc::clone(&scope)));
+        let domain = self.wire.domain()?;
         let retries = Retries::new(&self.host.id, self.controllers.next_key().index());
-        let controller = self.controllers.insert(ControllerState {
-            target,
-            options,
-            phase: ControllerPhase::Resting(Time::ZERO),
-            epoch: 0,
-            queues: Vec::new(),
-            next_queue: 0,
-            limits: ControllerLimits::NONE,
-            notices: Default::default(),
-            ana: None,
-            cc: Default::default(),
-            bounce,
-            scope,
-            current_scope: Arc::clone(&current_scope),
-            keep_alive: KeepAlive::default(),
-            breaker: Default::default(),
-            retries,
-            outage: None,
-            first: Some(FirstConnect::new(opened)),
-            namespaces: Arena::default(),
-            checks: Default::default(),
-            log_changes: Default::default(),
-            namespace_changes: Default::default(),
-            ready: Default::default(),
-            runs: Default::default(),
-            turns: Default::default(),
-            unissued_bytes: 0,
-            in_flight: Default::default(),
-            background: Default::default(),
-            modified: Default::default(),
-            blocked: Default::default(),
-            delayed: Vec::new(),
-            raw: Default::default(),
-            unchecked: Default::default(),
-            raw_expiry: None,
-            closing: false,
-        });
+        let session = Session::new(retries, opened);
+        let state = ControllerState::new(target, options, session, domain);
+        let scope = Arc::clone(&state.current_scope);
+        let controller = self.controllers.insert(state);
         self.ready_list.mark_ready(controller);
-        Ok(Connecting { controller, scope: current_scope })
+        Ok(Connecting { controller, scope })
     }
 
     /// Removes a controller after an orderly shutdown, which starts at the next turn.
@@ -120,11 +86,15 @@ impl HostEngine {
         promise: Promise<u64>,
     ) -> Result<Option<u64>, Error> {
         let controller = self.controllers.get_mut(controller).ok_or(ErrorKind::Closed)?;
-        match (kind, controller.refusal(), &controller.phase) {
+        match (kind, controller.session.refusal(), &controller.session.phase) {
             (ChangeKind::DiscoveryLog, Some(error), _) => Err(error.clone()),
-            (ChangeKind::DiscoveryLog, None, _) => Ok(controller.log_changes.wait(seen, promise)),
+            (ChangeKind::DiscoveryLog, None, _) => {
+                Ok(controller.checks.log_changes.wait(seen, promise))
+            }
             (ChangeKind::Namespaces, _, ControllerPhase::Dead(error)) => Err(error.clone()),
-            (ChangeKind::Namespaces, ..) => Ok(controller.namespace_changes.wait(seen, promise)),
+            (ChangeKind::Namespaces, ..) => {
+                Ok(controller.checks.namespace_changes.wait(seen, promise))
+            }
         }
     }
 
@@ -149,7 +119,7 @@ impl HostEngine {
     /// Returns the number of attempts to connect the controller so far, which identifies the
     /// connection: what was read over one connection may not hold for another.
     pub(crate) fn epoch(&self, controller: ControllerKey) -> Result<u64, Error> {
-        Ok(self.controllers.get(controller).ok_or(ErrorKind::Closed)?.epoch)
+        Ok(self.controllers.get(controller).ok_or(ErrorKind::Closed)?.session.epoch)
     }
 
     /// Registers an identified namespace; `None` if it was identified over another connection.
@@ -161,7 +131,7 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) -> Result<Option<Attachment>, Error> {
         let controller = self.controllers.get_mut(key).ok_or(ErrorKind::Closed)?;
-        if controller.epoch != epoch {
+        if controller.session.epoch != epoch {
             return Ok(None);
         }
         let known = controller
@@ -174,9 +144,9 @@ impl HostEngine {
             attached.holders += 1;
             return Ok(Some(Attachment { number, access: attached.access.clone() }));
         }
-        let geometry = identity.geometry(controller.limits.max_transfer_bytes)?;
+        let geometry = identity.geometry(controller.session.limits.max_transfer_bytes)?;
         let nsid = identity.nsid;
-        let ana = controller.ana.as_ref();
+        let ana = controller.checks.ana.as_ref();
         let state = ana.map_or(AnaState::OPTIMIZED, |ana| ana.state(identity.ana_group));
         let access = PathAccess::new(state);
         let attached = Attached {
@@ -241,7 +211,7 @@ impl HostEngine {
     /// Records that a range tests a controller whose circuit breaker is open.
     pub(crate) fn begin_probe(&mut self, controller: ControllerKey, now: Option<Time>) {
         if let Some(controller) = self.controllers.get_mut(controller) {
-            controller.breaker.begin_probe(now.unwrap_or(self.clock));
+            controller.health.breaker.begin_probe(now.unwrap_or(self.clock));
         }
     }
 
@@ -272,9 +242,9 @@ impl HostEngine {
     /// Returns the limits of a controller on its current connection.
     pub(crate) fn limits(&self, controller: ControllerKey) -> Result<ControllerLimits, Error> {
         let controller = self.controllers.get(controller).ok_or(ErrorKind::Closed)?;
-        match controller.refusal() {
+        match controller.session.refusal() {
             Some(error) => Err(error.clone()),
-            None => Ok(controller.limits),
+            None => Ok(controller.session.limits),
         }
     }
 }

@@ -12,9 +12,9 @@ use rdma::verbs::VerbsOptions;
 use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
 use crate::engine::connections::Connections;
-use crate::engine::controller::ControllerPhase;
 use crate::engine::fence::Fence;
 use crate::engine::results::Outbox;
+use crate::engine::session::ControllerPhase;
 use crate::engine::wire::Wire;
 use crate::memory::region::Grant;
 use crate::types::error::{Error, ErrorFamily, ErrorKind};
@@ -152,7 +152,7 @@ impl HostEngine {
     /// Returns whether a controller other than that with this key is connected or connecting.
     fn is_any_connected(&self, beside: Option<ControllerKey>) -> bool {
         let others = self.controllers.iter().filter(|&(key, _)| Some(key) != beside);
-        let mut phases = others.map(|(_, controller)| &controller.phase);
+        let mut phases = others.map(|(_, controller)| &controller.session.phase);
         phases.any(|phase| match phase {
             ControllerPhase::Opening(_)
             | ControllerPhase::Live(_)
@@ -187,7 +187,7 @@ impl HostEngine {
 
     fn postpone_attempts(&mut self, now: Time) {
         for (key, controller) in self.controllers.iter_mut() {
-            if let ControllerPhase::Resting(time) = &mut controller.phase
+            if let ControllerPhase::Resting(time) = &mut controller.session.phase
                 && *time <= now
             {
                 *time = now + GRACEFUL_CLOSE_LOOK;
