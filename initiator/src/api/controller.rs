@@ -69,7 +69,7 @@ impl Controller {
         let (engine, devices) = host.engine_for(target.address).map_err(about)?;
         let (opened, reply) = promise(host.shared.process());
         let mut state = host.shared.lock()?;
-        let connecting = state.engines[engine].connect(Arc::clone(&target), options, opened);
+        let connecting = state.host.engines[engine].connect(Arc::clone(&target), options, opened);
         drop((state, devices));
         let Connecting { controller: key, scope } = connecting.map_err(about)?;
         let host = Arc::clone(host);

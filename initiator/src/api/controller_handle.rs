@@ -6,10 +6,10 @@ use nvme_proto::identify::Identify;
 use nvme_proto::log::{GetLogPage, LogOffset};
 use nvme_proto::{AdminCommand, Sqe};
 
-use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::change_count::ChangeKind;
+use crate::engine::host_engines::HostEngines;
 use crate::engine::limits::ControllerLimits;
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::raw::{QueueKind, Raw, RawData, RawReply};
@@ -64,7 +64,7 @@ impl ControllerHandle {
         // A host that is closing has no engines: the promise is dropped, and the reply resolves to
         // `Closed`. In a forked child the reply itself reports that.
         if let Ok(mut state) = self.host.shared.lock()
-            && let Some(engine) = state.engines.get_mut(self.engine)
+            && let Some(engine) = state.host.engines.get_mut(self.engine)
         {
             engine.raw(self.key, raw);
         }
@@ -74,12 +74,12 @@ impl ControllerHandle {
     /// Returns the limits of the current connection.
     pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
         let state = self.host.shared.lock()?;
-        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
+        state.host.engines.get(self.engine).ok_or(ErrorKind::Closed)?.limits(self.key)
     }
 
     pub(crate) fn is_connected(&self) -> bool {
         let Ok(state) = self.host.shared.lock() else { return false };
-        let engine = state.engines.get(self.engine);
+        let engine = state.host.engines.get(self.engine);
         engine.is_some_and(|engine| !engine.load(self.key, None).is_away())
     }
 
@@ -88,7 +88,7 @@ impl ControllerHandle {
         let (promise, reply) = promise(self.host.shared.process());
         let waiting = {
             let mut state = self.host.shared.lock()?;
-            let engine = state.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
+            let engine = state.host.engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
             engine.await_change(self.key, kind, seen, promise)?
         };
         match waiting {
@@ -100,7 +100,7 @@ impl ControllerHandle {
     /// Returns the number of the current connection, which each reconnect changes.
     pub(crate) fn epoch(&self) -> Result<u64, Error> {
         let state = self.host.shared.lock()?;
-        state.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
+        state.host.engines.get(self.engine).ok_or(ErrorKind::Closed)?.epoch(self.key)
     }
 
     /// Registers an identified namespace with the engine; `None` if the connection is no longer
@@ -111,7 +111,7 @@ impl ControllerHandle {
         identity: NamespaceIdentity,
     ) -> Result<Option<Attachment>, Error> {
         let mut state = self.host.shared.lock()?;
-        let DriverState { engines, outbox, .. } = &mut *state;
+        let HostEngines { engines, outbox, .. } = &mut state.host;
         let engine = engines.get_mut(self.engine).ok_or(ErrorKind::Closed)?;
         engine.attach(self.key, epoch, identity, outbox)
     }
@@ -153,7 +153,7 @@ impl ControllerHandle {
 impl Drop for ControllerHandle {
     fn drop(&mut self) {
         let Ok(mut state) = self.host.shared.lock() else { return };
-        if let Some(engine) = state.engines.get_mut(self.engine) {
+        if let Some(engine) = state.host.engines.get_mut(self.engine) {
             engine.close(self.key);
         }
         drop(state);

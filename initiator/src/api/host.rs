@@ -305,7 +305,8 @@ impl Host {
     /// The error of the registration, with the resource limit that it exceeded.
     pub fn register(&self, slice: &RegionSlice) -> Result<(), Error> {
         let state = self.inner.shared.lock()?;
-        let scopes: Vec<_> = state.engines.values().flat_map(|engine| engine.scopes()).collect();
+        let scopes: Vec<_> =
+            state.host.engines.values().flat_map(|engine| engine.scopes()).collect();
         drop(state);
         scopes.iter().try_for_each(|scope| slice.register(&**scope)).map_err(Error::from)
     }
@@ -340,8 +341,7 @@ impl Host {
     /// Returns the counters since the host was built; zeros in a process that was forked since.
     pub fn counters(&self) -> HostCounters {
         let Ok(state) = self.inner.shared.lock() else { return HostCounters::default() };
-        let own = state.counters;
-        state.engines.values().fold(own, |sum, engine| sum.and(engine.counters()))
+        state.host.counters()
     }
 
     /// Starts to record commands of ranges as they complete, up to `limit` and at most 1,048,576. A
@@ -349,26 +349,26 @@ impl Host {
     pub fn start_trace(&self, limit: usize) {
         let trace = TraceInProgress::new(limit);
         if let Ok(mut state) = self.inner.shared.lock() {
-            state.outbox.trace = Some(trace);
+            state.host.outbox.trace = Some(trace);
         }
     }
 
     /// Ends the trace in progress and returns it; `None` without a trace.
     pub fn take_trace(&self) -> Option<HostTrace> {
-        let trace = self.inner.shared.lock().ok()?.outbox.trace.take();
+        let trace = self.inner.shared.lock().ok()?.host.outbox.trace.take();
         trace.map(TraceInProgress::into_trace)
     }
 
     /// Returns the counters of the RDMA provider of each device in use.
     pub fn provider_stats(&self) -> Vec<ProviderStats> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
-        state.engines.values().map(|engine| ProviderStats::of(engine.group_stats())).collect()
+        state.host.engines.values().map(|engine| ProviderStats::of(engine.group_stats())).collect()
     }
 
     /// Returns one line for each device in use: its provider and the reason for that choice.
     pub fn providers(&self) -> Vec<String> {
         let Ok(state) = self.inner.shared.lock() else { return Vec::new() };
-        state.reasons.iter().filter(|reason| !reason.is_empty()).cloned().collect()
+        state.host.reasons.iter().filter(|reason| !reason.is_empty()).cloned().collect()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::api::path_set::{ChosenPath, PathSet};
 use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::live_routes::LiveRoutes;
-use crate::engine::range_op::RangePaths;
+use crate::engine::range_owner::RangePaths;
 use crate::engine::shard_routes::ReplicaPolicy;
 use crate::types::error::{Error, SubsystemAddress};
 
@@ -81,7 +81,7 @@ impl Multipath {
     /// Chooses the path of the next range, by the policy.
     pub(crate) fn choose(&self, state: &mut DriverState) -> ChosenPath {
         let set = self.set();
-        let replica = state.choose_path(&set.routes);
+        let replica = state.host.choose_path(&set.routes);
         let paths = RangePaths::new(Arc::clone(&self.routes), Arc::clone(&set.routes), replica);
         let only = ChosenPath::only(&set.handles[replica]);
         ChosenPath { paths: Some(paths), set: Some(set), ..only }
@@ -97,7 +97,8 @@ impl Multipath {
             return None;
         }
         let state = self.host.shared.lock();
-        let load = |state: &DriverState| set.routes.best_path(tried, |it| state.load(it, None));
+        let load =
+            |state: &DriverState| set.routes.best_path(tried, |it| state.host.load(it, None));
         let best = state.as_deref().ok().and_then(load);
         drop(state);
         let replica = best.map_or(0, |path| path.replica);
@@ -138,7 +139,7 @@ impl Multipath {
             // No range can choose a path while the host is locked.
             let mut state = self.host.shared.lock()?;
             self.routes.replace(Arc::clone(&set.routes));
-            state.note_changed_paths();
+            state.host.note_changed_paths();
             let before = mem::replace(&mut *self.lock_set(), Arc::clone(&set));
             // The set has no successor yet, since each set is replaced once.
             let _ = before.next.set(set);

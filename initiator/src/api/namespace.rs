@@ -203,7 +203,7 @@ impl Namespace {
         let state = self.host().shared.lock().ok()?;
         let handles = self.handles();
         handles.as_slice().iter().find_map(|path| {
-            let engine = state.engines.get(path.engine())?;
+            let engine = state.host.engines.get(path.engine())?;
             engine.namespace_change(path.controller_key(), path.number())
         })
     }
@@ -216,7 +216,7 @@ impl Namespace {
     pub fn current_name(&self) -> Option<String> {
         let state = self.host().shared.lock().ok()?;
         let path = self.first_path();
-        let engine = state.engines.get(path.engine())?;
+        let engine = state.host.engines.get(path.engine())?;
         engine.namespace_name(path.controller_key(), path.number())
     }
 

@@ -6,9 +6,9 @@ use nvme_proto::identify::{Cns, Identify};
 use nvme_proto::{Nsid, Sqe};
 
 use crate::api::controller_handle::ControllerHandle;
-use crate::driver::DriverState;
 use crate::driver::host_state::Inner;
 use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
+use crate::engine::host_engines::HostEngines;
 use crate::engine::namespace_identity::{NamespaceIdentity, lacks_descriptors};
 use crate::engine::path_access::PathAccess;
 use crate::engine::raw::{RawData, RawReply};
@@ -158,7 +158,7 @@ impl NamespacePath {
 impl Drop for NamespacePath {
     fn drop(&mut self) {
         let Ok(mut state) = self.controller.host.shared.lock() else { return };
-        let DriverState { engines, outbox, .. } = &mut *state;
+        let HostEngines { engines, outbox, .. } = &mut state.host;
         if let Some(engine) = engines.get_mut(self.controller.engine) {
             engine.detach(self.controller.key, self.number, outbox);
         }

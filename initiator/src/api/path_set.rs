@@ -6,7 +6,7 @@ use crate::api::controller_handle::ControllerHandle;
 use crate::api::path::NamespacePath;
 use crate::driver::numa::PathDistances;
 use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
-use crate::engine::range_op::RangePaths;
+use crate::engine::range_owner::RangePaths;
 use crate::engine::shard_routes::{ReplicaPolicy, ShardRoutes};
 use crate::types::error::{Error, ErrorKind};
 

@@ -97,7 +97,7 @@ impl Future for Completed<'_> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let mut state = this.ring.host.shared.lock()?;
-        let (key, outbox) = (this.ring.key, &mut state.outbox);
+        let (key, outbox) = (this.ring.key, &mut state.host.outbox);
         let coming = outbox.in_flight(key);
         let ready = outbox.ready(key);
         if ready.len() >= this.wanted || coming == 0 {

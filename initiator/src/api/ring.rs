@@ -74,7 +74,8 @@ impl Ring {
     pub(crate) fn new(host: &Arc<Inner>, depth: usize, options: BatchOptions) -> Self {
         let depth = depth.clamp(1, Self::MAX_DEPTH);
         // In a forked child the key is not used.
-        let key = host.shared.lock().map_or(RingKey::NONE, |mut state| state.outbox.open(depth));
+        let key =
+            host.shared.lock().map_or(RingKey::NONE, |mut state| state.host.outbox.open(depth));
         Self {
             own: OwnRing { host: Arc::clone(host), key },
             depth,
@@ -243,7 +244,7 @@ impl Ring {
     fn take_ready(&mut self, out: &mut Vec<RangeCompletion>) {
         let before = out.len();
         match self.own.host.shared.lock() {
-            Ok(mut state) => out.extend(state.outbox.ready(self.own.key).drain(..)),
+            Ok(mut state) => out.extend(state.host.outbox.ready(self.own.key).drain(..)),
             Err(Forked) => out.append(&mut self.refused),
         }
         self.name(&mut out[before..]);

@@ -10,7 +10,8 @@ use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::{DriverState, system_now};
 use crate::engine::range_op::Submission;
-use crate::engine::results::{RangeCompletion, ResultSink};
+use crate::engine::range_owner::RangeOwner;
+use crate::engine::results::RangeCompletion;
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
@@ -84,7 +85,7 @@ pub(crate) fn start(
         let outcomes = ranges.into_iter().map(outcome).collect();
         return Pending::new(host, async move { outcomes });
     };
-    let ring = OwnRing { host: Arc::clone(host), key: state.outbox.open(count) };
+    let ring = OwnRing { host: Arc::clone(host), key: state.host.outbox.open(count) };
     for (token, range) in ranges.into_iter().enumerate() {
         let BatchRange { paths: range_paths, offset, memory } = range;
         let token = token as u64;
@@ -135,10 +136,10 @@ pub(crate) fn submit(
     token: u64,
 ) -> Option<Arc<PathSet>> {
     let SliceKeys { slice, keys } = memory;
-    state.outbox.reserve(ring.key);
+    state.host.outbox.reserve(ring.key);
     if !Arc::ptr_eq(paths.host(), &ring.host) {
         let result = Err(ErrorKind::Invalid("a namespace of another host").into());
-        state.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
+        state.host.outbox.complete_in_ring(ring.key, RangeCompletion { token, slice, result });
         return None;
     }
     let ChosenPath { engine, controller, namespace, paths, set } = paths.choose(state);
@@ -149,11 +150,9 @@ pub(crate) fn submit(
         offset,
         slice,
         keys,
-        sink: ResultSink::Ring(ring.key),
-        token,
+        owner: RangeOwner::Ring { ring: ring.key, token, paths },
         options,
-        paths,
     };
-    state.engines[engine].submit_range(submission, &mut state.outbox);
+    state.host.engines[engine].submit_range(submission, &mut state.host.outbox);
     set
 }

@@ -176,8 +176,8 @@ impl Ticket {
         let waker = Waker::from(Arc::clone(&ended));
         match self.host.shared.lock() {
             Err(Forked) => return Err(io::Error::other(Error::from(ErrorKind::Forked))),
-            Ok(mut state) if state.outbox.is_plan_in_flight(self.key) => {
-                state.outbox.notify_of_plan(self.key, self.len(), &waker);
+            Ok(mut state) if state.host.outbox.is_plan_in_flight(self.key) => {
+                state.host.outbox.notify_of_plan(self.key, self.len(), &waker);
             }
             Ok(_) => waker.wake_by_ref(),
         }
@@ -243,7 +243,7 @@ fn poll_any(host: &Inner, plans: &[(&Ticket, usize)], context: &mut Context<'_>)
         && !plans.iter().any(is_met)
     {
         for &(ticket, min) in plans {
-            state.outbox.notify_of_plan(ticket.key, min.min(ticket.len()), context.waker());
+            state.host.outbox.notify_of_plan(ticket.key, min.min(ticket.len()), context.waker());
         }
         return Poll::Pending;
     }

@@ -51,7 +51,9 @@ impl Inner {
     /// Returns whether waiting is possible: a simulated device makes no progress in real time.
     pub(crate) fn can_wait(&self) -> bool {
         // In a forked child there is nothing to wait for.
-        self.shared.lock().is_ok_and(|state| state.engines.values().all(|engine| engine.has_fds()))
+        self.shared
+            .lock()
+            .is_ok_and(|state| state.host.engines.values().all(|engine| engine.has_fds()))
     }
 
     /// Returns the local address from which an address is reached.

@@ -7,7 +7,6 @@
 
 mod caller;
 mod clock;
-mod displaced;
 pub(crate) mod foreign_code;
 pub(crate) mod host_state;
 pub(crate) mod numa;

@@ -12,6 +12,7 @@ use crate::driver::process::{Forked, Process};
 use crate::driver::provider::{self, OpenedDevice};
 use crate::driver::state::DriverState;
 use crate::engine::arena::{EngineKey, PlanKey, RingKey};
+use crate::engine::host_engines::HostEngines;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::Deferred;
@@ -85,8 +86,7 @@ impl SharedEngines {
     pub(crate) fn add(&self, engine: HostEngine, reason: String) -> io::Result<EngineKey> {
         self.watch_engine(&engine)?;
         let mut state = self.state();
-        state.reasons.push(reason);
-        Ok(state.engines.insert(engine))
+        Ok(state.host.add(engine, reason))
     }
 
     /// Assigns one of these engines that has no controllers to another target; returns its key.
@@ -96,7 +96,9 @@ impl SharedEngines {
         target: NearTarget,
     ) -> Option<EngineKey> {
         let mut state = self.state();
-        engines.find(|&engine| state.engines.get_mut(engine).is_some_and(|it| it.retarget(target)))
+        engines.find(|&engine| {
+            state.host.engines.get_mut(engine).is_some_and(|it| it.retarget(target))
+        })
     }
 
     fn watch_engine(&self, engine: &HostEngine) -> io::Result<()> {
@@ -105,7 +107,7 @@ impl SharedEngines {
 
     /// Selects the providers of attempts to connect that wait for it.
     fn choose_paths(&self, state: &mut DriverState, now: Time) {
-        let DriverState { engines, reasons, .. } = state;
+        let HostEngines { engines, reasons, .. } = &mut state.host;
         for (engine, reason) in engines.values_mut().zip(reasons) {
             let Some(change) = engine.path_change(now) else { continue };
             let opened = provider::open_path(&change.target, change.to);
@@ -151,7 +153,7 @@ impl SharedEngines {
     pub(crate) fn turn(&self, now: Time) -> NextTurn {
         let turned = self.with_state(|state| {
             let turn = state.turn(now);
-            if !state.outbox.take_path_question() {
+            if !state.host.outbox.take_path_question() {
                 return turn;
             }
             self.choose_paths(state, now);
@@ -211,12 +213,12 @@ impl SharedEngines {
     ) -> Result<PlanKey, Forked> {
         let mut state = self.lock()?;
         if plan.is_replicated() {
-            state.choose_replicas(&plan, self.threaded.then(system_now));
+            state.host.choose_replicas(&plan, self.threaded.then(system_now));
         }
-        let key = state.outbox.open_plan(plan, memory);
+        let key = state.host.outbox.open_plan(plan, memory);
         for (engine, run) in runs(key) {
             // A handle of the controller keeps the host, and thereby its engine.
-            state.engines[engine].submit_run(run);
+            state.host.engines[engine].submit_run(run);
         }
         if self.threaded {
             // The commands are sent now, since the caller may do something else before it waits.
@@ -227,7 +229,7 @@ impl SharedEngines {
 
     /// Cancels a plan; returns how many ranges have ended by that.
     pub(crate) fn cancel_plan(&self, plan: PlanKey) -> usize {
-        self.with_state(|state| state.cancel_plan(plan)).unwrap_or(0)
+        self.with_state(|state| state.host.cancel_plan(plan)).unwrap_or(0)
     }
 
     /// Cancels and closes a plan whose ticket was dropped.
@@ -235,10 +237,10 @@ impl SharedEngines {
         // In a child of the host's process the plan belongs to the parent.
         let _ = self.with_state(|state| {
             // A plan that has ended is removed when it is closed.
-            let has_ranges = state.outbox.is_plan_in_flight(plan);
-            state.outbox.close_plan(plan);
+            let has_ranges = state.host.outbox.is_plan_in_flight(plan);
+            state.host.outbox.close_plan(plan);
             if has_ranges {
-                state.cancel_plan(plan);
+                state.host.cancel_plan(plan);
             }
         });
     }
@@ -246,7 +248,7 @@ impl SharedEngines {
     /// Closes a ring; its reads send no further command.
     pub(crate) fn close_ring(&self, ring: RingKey) {
         // In a child of the host's process the ring belongs to the parent.
-        let _ = self.with_state(|state| state.close_ring(ring));
+        let _ = self.with_state(|state| state.host.close_ring(ring));
     }
 
     /// Makes the thread or caller that drives process queued work; wakes the host's thread if none

@@ -18,7 +18,7 @@ use crate::driver::foreign_code;
 use crate::driver::parker::Parker;
 use crate::driver::shared::{INTERRUPT, SharedEngines};
 use crate::driver::sleepers::Consumed;
-use crate::driver::state::DriverState;
+use crate::driver::state::{DriverState, Sleep};
 use crate::engine::{NextTurn, earliest};
 
 /// Time since the last caller after which the host's thread drives. Requests that a caller left
@@ -82,7 +82,7 @@ impl SharedEngines {
     /// Ends a sleep after [`SharedEngines::fall_asleep`], whether the thread has slept or not.
     fn wake(&self, woken: Woken) {
         let mut state = self.state();
-        state.counters.timer_wakes += u64::from(woken == Woken::Timer);
+        state.host.counters.timer_wakes += u64::from(woken == Woken::Timer);
         let consumed = state.sleepers.wake(woken == Woken::Interrupt);
         self.consume(&mut state, consumed);
         drop(state);
@@ -95,7 +95,7 @@ impl SharedEngines {
 
     fn consume(&self, state: &mut DriverState, consumed: Option<Consumed>) {
         let Some(Consumed { interrupt }) = consumed else { return };
-        for engine in state.engines.values_mut() {
+        for engine in state.host.engines.values_mut() {
             engine.acknowledge();
         }
         if interrupt {
@@ -207,16 +207,16 @@ impl SharedEngines {
     /// Makes this the caller that sleeps on the descriptors; false if there is one.
     fn claim_sleep(&self) -> bool {
         let mut state = self.state();
-        let free = state.sleeping_until.is_none();
+        let free = state.caller_sleep == Sleep::Awake;
         if free {
             // It is not asleep yet, and will turn the engines before.
-            state.sleeping_until = Some(Some(Time::ZERO));
+            state.caller_sleep = Sleep::Until(Time::ZERO);
         }
         free
     }
 
     fn release_sleep(&self) {
-        self.state().sleeping_until = None;
+        self.state().caller_sleep = Sleep::Awake;
     }
 
     fn sleep_as_caller(&self, parker: &Parker, until: Option<Time>) -> Woken {
@@ -225,8 +225,8 @@ impl SharedEngines {
             let mut state = self.state();
             // Another thread may have turned the engines since.
             let until = earliest(until, state.due);
-            state.sleeping_until = Some(until);
-            state.counters.sleeps += 1;
+            state.caller_sleep = Sleep::until(until);
+            state.host.counters.sleeps += 1;
             drop(state);
             woken = self.wait_for_events(until);
         }
@@ -238,10 +238,13 @@ impl SharedEngines {
     /// it does not sleep beyond `until`.
     fn park(&self, parker: &Parker, until: Option<Time>, now: Time) {
         let mut state = self.state();
-        let Some(sleeper_until) = state.sleeping_until else { return };
+        let sleeper = state.caller_sleep;
+        if sleeper == Sleep::Awake {
+            return;
+        }
         state.parked.push(parker.thread.clone());
         drop(state);
-        if until.is_some_and(|own| sleeper_until.is_none_or(|theirs| own < theirs)) {
+        if until.is_some_and(|own| sleeper.outlasts(own)) {
             self.interrupt();
         }
         match until {
@@ -284,12 +287,12 @@ impl SharedEngines {
                 let mut state = self.state();
                 // Another thread may have turned the engines since.
                 let deadline = earliest(deadline, state.due);
-                state.thread_sleeps_until = Some(deadline);
-                state.counters.sleeps += 1;
+                state.thread_sleep = Sleep::until(deadline);
+                state.host.counters.sleeps += 1;
                 drop(state);
                 woken = self.wait_for_events(deadline);
             }
-            self.state().thread_sleeps_until = None;
+            self.state().thread_sleep = Sleep::Awake;
             self.wake(woken);
         }
         self.close_gracefully();
@@ -338,7 +341,8 @@ impl SharedEngines {
             self.fall_asleep();
             let now = system_now();
             let turn = self.turn(now);
-            let over = now >= end || self.state().engines.values().all(|engine| engine.is_quiet());
+            let over =
+                now >= end || self.state().host.engines.values().all(|engine| engine.is_quiet());
             let woken = match turn {
                 NextTurn::SleepUntil(deadline) if !over => {
                     self.wait_for_events(earliest(deadline, Some(end)))
@@ -355,7 +359,7 @@ impl SharedEngines {
 
     /// Drops the engines, connected or not.
     pub(crate) fn drop_engines(&self) {
-        let engines = std::mem::take(&mut self.state().engines);
+        let engines = std::mem::take(&mut self.state().host.engines);
         // Outside the lock: dropped promises wake their tasks.
         drop(engines);
     }

@@ -11,7 +11,8 @@ use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RangeKey, RunKe
 use crate::engine::plan_state::PlanState;
 use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
-use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
+use crate::engine::range_owner::RangeOwner;
+use crate::engine::results::{Outbox, RangeService};
 use crate::engine::session::ControllerPhase;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::Keys;
@@ -233,6 +234,7 @@ impl HostEngine {
         let run = &mut self.runs[run_key];
         while let Some(index) = run.ranges.next() {
             let (entry, route) = run.state.entry(index);
+            let owner = RangeOwner::Plan { plan: run.plan, index };
             let target = &self.controllers[key].target;
             let admitted = self.controllers[key].namespace(route.namespace);
             let result = admitted.map(drop).map_err(|error| error.of_target(target));
@@ -251,8 +253,7 @@ impl HostEngine {
                 let counters = &mut self.counters;
                 counters.ranges += u64::from(result.is_ok());
                 counters.ranges_failed += u64::from(result.is_err());
-                let completion = RangeCompletion { token: index.into(), slice, result };
-                outbox.complete(ResultSink::Plan(run.plan), completion, RangeService::default());
+                outbox.complete(owner, slice, result, RangeService::default());
                 continue;
             }
             let keys = keys.unwrap_or(Keys::NONE);
@@ -263,10 +264,8 @@ impl HostEngine {
                 offset: entry.offset,
                 slice,
                 keys: Ok(keys),
-                sink: ResultSink::Plan(run.plan),
-                token: index.into(),
+                owner,
                 options: run.options,
-                paths: None,
             };
             let op = RangeOp::new(submission, keys);
             let op = op.in_run(run_key, run.began, run.due);

@@ -13,10 +13,11 @@ use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, QueueKey, Range
 use crate::engine::block_plan::{self, BlockStep};
 use crate::engine::plan_run::RunStep;
 use crate::engine::range_op::{
-    DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
+    Displaced, DisplacedRange, NEVER, RangeFailure, RangeList, RangeOp, Submission,
 };
+use crate::engine::range_owner::RangeOwner;
 use crate::engine::range_queues::{BlockStage, CommandsInFlight, IssueLine, RangeCommand};
-use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
+use crate::engine::results::{Outbox, RangeService};
 use crate::engine::task::Task;
 use crate::engine::wire::Data;
 use crate::engine::{HostEngine, earliest, path_access};
@@ -63,15 +64,13 @@ impl HostEngine {
                 self.counters.ranges_failed += 1;
                 self.counters.timeouts +=
                     u64::from(matches!(error.kind(), ErrorKind::TimedOut { .. }));
-                let Submission { sink, token, slice, .. } = submission;
-                let completion = RangeCompletion { token, slice, result: Err(error) };
-                outbox.complete(sink, completion, RangeService::default());
+                let Submission { owner, slice, .. } = submission;
+                outbox.complete(owner, slice, Err(error), RangeService::default());
             }
             Ok(_) if submission.slice.is_empty() => {
                 self.counters.ranges += 1;
-                let Submission { sink, token, slice, .. } = submission;
-                let completion = RangeCompletion { token, slice, result: Ok(()) };
-                outbox.complete(sink, completion, RangeService::default());
+                let Submission { owner, slice, .. } = submission;
+                outbox.complete(owner, slice, Ok(()), RangeService::default());
             }
             Ok(keys) => self.enqueue(submission, keys),
         }
@@ -133,7 +132,7 @@ impl HostEngine {
         }
         if !controller.is_usable(op.namespace) {
             op.start_clock(now, controller.options.io_timeout);
-            if op.paths.is_some() {
+            if op.owner.paths().is_some() {
                 // The path was lost after it was chosen: the range may move.
                 outbox.note_move();
             }
@@ -576,14 +575,15 @@ impl HostEngine {
     fn finish(&mut self, op_key: RangeKey, outbox: &mut Outbox) {
         self.unqueue(self.ops[op_key].controller, op_key);
         let mut op = self.remove_op(op_key);
-        if let (Some(RangeFailure::Failed(error)), Some(paths)) = (&op.trouble, &mut op.paths)
+        if let Some(RangeFailure::Failed(error)) = &op.trouble
+            && let Some(paths) = op.owner.paths_mut()
             && error.is_of_path()
         {
             if error.status().is_some() {
                 paths.note_failure();
             }
             let error = error.clone();
-            return outbox.displace(DisplacedRange { op, error });
+            return outbox.displace(DisplacedRange { range: Displaced::OfRing(op), error });
         }
         let controller = &mut self.controllers[op.controller];
         if let Some(write) = op.write {
@@ -607,8 +607,7 @@ impl HostEngine {
             }
         }
         let result = result.map_err(|error: Error| error.of_attempts(service.attempts));
-        let completion = RangeCompletion { token: op.token, slice: op.slice, result };
-        outbox.complete(op.sink, completion, service);
+        outbox.complete(op.owner, op.slice, result, service);
     }
 
     /// Returns whether a write may be started, or started again: no other write of this host to one
@@ -673,9 +672,8 @@ impl HostEngine {
     /// their other paths may be dropped.
     pub(crate) fn abandon_ring(&mut self, ring: RingKey, outbox: &mut Outbox) {
         let mut doomed = Vec::new();
-        for (op_key, op) in self.ops.iter_mut().filter(|(_, op)| op.sink == ResultSink::Ring(ring))
-        {
-            op.paths = None;
+        for (op_key, op) in self.ops.iter_mut().filter(|(_, op)| op.owner.is_ring(ring)) {
+            op.owner.forget_paths();
             if !op.is_write() && op.give_up(ErrorKind::Closed) {
                 doomed.push(op_key);
             }
@@ -689,7 +687,7 @@ impl HostEngine {
         &mut self,
         elsewhere: &dyn Fn(&RangeOp) -> bool,
     ) -> Vec<RangeOp> {
-        let ops = self.ops.iter().filter(|(_, op)| op.paths.is_some());
+        let ops = self.ops.iter().filter(|(_, op)| op.owner.paths().is_some());
         let ops = ops.filter(|(_, op)| self.waits_for_access(op) && elsewhere(op));
         let ops: Vec<_> = ops.map(|(op_key, _)| op_key).collect();
         ops.into_iter().map(|op_key| self.take_away(op_key)).collect()
@@ -718,14 +716,12 @@ impl HostEngine {
     ) -> Vec<(PlanKey, u32)> {
         let (mut given, mut ops) = (Vec::new(), Vec::new());
         for (op_key, op) in self.ops.iter() {
-            let ResultSink::Plan(plan) = op.sink else { continue };
+            let RangeOwner::Plan { plan, index } = op.owner else { continue };
             if !self.waits_for_access(op) {
                 continue;
             }
-            // The token of a plan's range is its 32-bit number.
-            let range = op.token as u32;
-            if elsewhere(plan, range, op.attempts > 0) {
-                given.push((plan, range));
+            if elsewhere(plan, index, op.attempts > 0) {
+                given.push((plan, index));
                 ops.push(op_key);
             }
         }
@@ -740,7 +736,7 @@ impl HostEngine {
     pub(crate) fn abandon_plan(&mut self, plan: PlanKey, outbox: &mut Outbox) -> usize {
         let mut doomed = Vec::new();
         for (op_key, op) in self.ops.iter_mut() {
-            if op.sink == ResultSink::Plan(plan) && op.give_up(ErrorKind::Cancelled) {
+            if op.owner.is_plan(plan) && op.give_up(ErrorKind::Cancelled) {
                 doomed.push(op_key);
             }
         }

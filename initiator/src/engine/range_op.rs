@@ -2,15 +2,14 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::Time;
 
-use crate::engine::arena::{ControllerKey, NamespaceKey, RunKey};
-use crate::engine::live_routes::LiveRoutes;
-use crate::engine::results::{Outbox, RangeCompletion, RangeService, ResultSink};
-use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
+use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RunKey};
+use crate::engine::range_owner::RangeOwner;
+use crate::engine::results::{Outbox, RangeService};
+use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
 use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Keys, RegionSlice};
 use crate::types::direction::RangeDirection;
@@ -29,59 +28,24 @@ pub(crate) struct Submission {
     /// Keys of the slice in the protection domain of the controller. It was registered before,
     /// since the host is locked now.
     pub(crate) keys: io::Result<Keys>,
-    pub(crate) sink: ResultSink,
-    pub(crate) token: u64,
+    pub(crate) owner: RangeOwner,
     pub(crate) options: BatchOptions,
-    /// Paths that the range may be moved to; `None` if the namespace is open over one controller.
-    pub(crate) paths: Option<RangePaths>,
 }
 
-/// The paths to the namespace of a range, with its place among them.
-#[derive(Clone, Debug)]
-pub(crate) struct RangePaths {
-    /// Current routes to the namespace.
-    live: Arc<LiveRoutes>,
-    /// Routes at the time when the range came to its path.
-    routes: Arc<ShardRoutes>,
-    /// Index of its path in `routes`.
-    replica: usize,
-    /// Bit mask of the paths in `routes` on which it failed although they were connected.
-    failed: u8,
-}
-
-impl RangePaths {
-    /// Returns the paths of a range that starts on the path with this index.
-    pub(crate) fn new(live: Arc<LiveRoutes>, routes: Arc<ShardRoutes>, replica: usize) -> Self {
-        Self { live, routes, replica, failed: 0 }
-    }
-
-    /// Records that the range failed on its path, which is connected.
-    pub(super) fn note_failure(&mut self) {
-        self.failed |= 1 << self.replica;
-    }
-
-    /// Returns the best current path, connected or not, other than those on which the range failed.
-    fn best(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
-        match self.live.other_than(&self.routes) {
-            Some(routes) => routes.best_path(0, load),
-            None => self.routes.best_path(self.failed, load),
-        }
-    }
-
-    /// Records that the range is moved to one of the current paths.
-    fn move_to(&mut self, route: &PathRoute) {
-        if let Some(routes) = self.live.other_than(&self.routes) {
-            (self.routes, self.failed) = (routes, 0);
-        }
-        self.replica = route.replica;
-    }
-}
-
-/// A range of a ring that must be moved to another path.
+/// A range that its engine could not transfer and that may continue elsewhere: on another path of
+/// its namespace, or on another replica of its shard.
 pub(crate) struct DisplacedRange {
-    pub(crate) op: RangeOp,
-    /// Result of the range if there is no other path.
+    pub(crate) range: Displaced,
+    /// Result of the range if there is no other path or replica.
     pub(crate) error: Error,
+}
+
+/// What is left of a displaced range.
+pub(crate) enum Displaced {
+    /// A range of a ring, which is moved as it is.
+    OfRing(RangeOp),
+    /// Index of a plan's range, which is read anew.
+    OfPlan { plan: PlanKey, index: u32, service: RangeService },
 }
 
 /// A range that an engine reads or writes, from its submission to its result.
@@ -92,15 +56,13 @@ pub(crate) struct RangeOp {
     pub(super) offset: u64,
     pub(super) slice: RegionSlice,
     pub(super) keys: Keys,
-    pub(super) sink: ResultSink,
-    pub(super) token: u64,
+    pub(super) owner: RangeOwner,
     /// First byte that is not covered by a command yet.
     pub(super) position: u64,
     /// Commands in flight, and partial writes between their read and their write.
     pub(super) outstanding: u32,
     /// Failure or retry that takes effect when nothing is outstanding.
     pub(super) trouble: Option<RangeFailure>,
-    pub(super) paths: Option<RangePaths>,
     pub(super) options: BatchOptions,
     /// Deadline of the caller.
     pub(super) due: Time,
@@ -150,18 +112,8 @@ pub(super) enum RangeFailure {
 impl RangeOp {
     /// Returns a range before its first command is sent.
     pub(crate) fn new(submission: Submission, keys: Keys) -> Self {
-        let Submission {
-            controller,
-            namespace,
-            direction,
-            offset,
-            slice,
-            sink,
-            token,
-            options,
-            paths,
-            ..
-        } = submission;
+        let Submission { controller, namespace, direction, offset, slice, owner, options, .. } =
+            submission;
         Self {
             controller,
             namespace,
@@ -169,12 +121,10 @@ impl RangeOp {
             offset,
             slice,
             keys,
-            sink,
-            token,
+            owner,
             position: offset,
             outstanding: 0,
             trouble: None,
-            paths,
             options,
             due: NEVER,
             deadline: NEVER,
@@ -197,13 +147,13 @@ impl RangeOp {
 
     /// Returns the best path for it, connected or not, other than those on which it failed.
     pub(crate) fn best_path(&self, load: impl Fn(ShardPlace) -> TargetLoad) -> Option<PathRoute> {
-        self.paths.as_ref()?.best(load)
+        self.owner.paths()?.best(load)
     }
 
     /// Moves the range to another path, on which it starts again. It keeps its deadlines, and its
     /// key in the table of writes.
     pub(crate) fn moved_to(mut self, route: &PathRoute) -> Self {
-        if let Some(paths) = &mut self.paths {
+        if let Some(paths) = self.owner.paths_mut() {
             paths.move_to(route);
         }
         (self.controller, self.namespace) = (route.place.controller, route.namespace);
@@ -220,8 +170,7 @@ impl RangeOp {
         }
         let service = self.service(now);
         let result = Err(error.of_attempts(service.attempts));
-        let completion = RangeCompletion { token: self.token, slice: self.slice, result };
-        outbox.complete(self.sink, completion, service);
+        outbox.complete(self.owner, self.slice, result, service);
     }
 
     /// Returns the number of bytes for which no command was sent.

@@ -8,7 +8,8 @@ use std::task::Waker;
 use crate::driver::foreign_code;
 use crate::engine::arena::{Arena, PlanKey, RingKey};
 use crate::engine::plan_state::PlanState;
-use crate::engine::range_op::DisplacedRange;
+use crate::engine::range_op::{Displaced, DisplacedRange};
+use crate::engine::range_owner::RangeOwner;
 use crate::engine::write_table::WriteTable;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
@@ -25,15 +26,6 @@ pub struct RangeCompletion {
     pub slice: RegionSlice,
     /// `Ok` if all bytes were transferred; else the slice's contents are unspecified.
     pub result: Result<(), Error>,
-}
-
-/// Destination of the result of a range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ResultSink {
-    /// The result is added to those of a ring, which has a place for it.
-    Ring(RingKey),
-    /// The result becomes the outcome of a plan's range, whose index is the token.
-    Plan(PlanKey),
 }
 
 /// Data on the execution of a range, for the outcome in its plan.
@@ -72,23 +64,12 @@ pub(crate) struct Outbox {
     discarded: Vec<RangeCompletion>,
     /// Memory of plans that have ended, which is freed at that time as well.
     ended: Vec<KeptMemory>,
-    /// Ranges of plans that must be read from other replicas.
-    replica_retries: Vec<ReplicaRetry>,
-    /// Ranges of rings that must be moved to other paths.
+    /// Ranges that may continue on other paths or replicas.
     displaced: Vec<DisplacedRange>,
     /// A controller was connected or lost, so that waiting ranges may be moved.
     moved: bool,
     /// An attempt to connect waits for the selection of its provider.
     asks_for_path: bool,
-}
-
-/// A range of a plan that failed on one replica of its shard and must be read from another.
-pub(crate) struct ReplicaRetry {
-    pub(crate) plan: PlanKey,
-    pub(crate) range: u32,
-    /// Result of the range if there is no other replica.
-    pub(crate) error: Error,
-    pub(crate) service: RangeService,
 }
 
 /// A plan whose ticket exists, or whose ranges have not all ended.
@@ -140,22 +121,23 @@ impl Outbox {
         self.rings[key].in_flight += 1;
     }
 
-    /// Delivers the result of a range to its ring or plan.
+    /// Delivers the result of a range to its owner.
     pub(crate) fn complete(
         &mut self,
-        sink: ResultSink,
-        completion: RangeCompletion,
+        owner: RangeOwner,
+        slice: RegionSlice,
+        result: Result<(), Error>,
         service: RangeService,
     ) {
-        match sink {
-            ResultSink::Ring(key) => self.complete_in_ring(key, completion),
-            ResultSink::Plan(key) => {
-                let RangeCompletion { token, slice, result } = completion;
+        match owner {
+            RangeOwner::Ring { ring, token, .. } => {
+                self.complete_in_ring(ring, RangeCompletion { token, slice, result });
+            }
+            RangeOwner::Plan { plan, index } => {
                 // A caller that sees the end of the range may reuse the memory, which the plan
                 // still keeps.
                 drop(slice);
-                // The token of a plan's range is its 32-bit index.
-                self.end_range(key, token as u32, result, service);
+                self.end_range(plan, index, result, service);
             }
         }
     }
@@ -175,7 +157,8 @@ impl Outbox {
         }
         match result {
             Err(error) if state.is_replicated() && state.has_alternative(range, &error) => {
-                self.replica_retries.push(ReplicaRetry { plan, range, error, service });
+                let range = Displaced::OfPlan { plan, index: range, service };
+                self.displaced.push(DisplacedRange { range, error });
             }
             result => self.end_for_good(plan, range, result, service),
         }
@@ -197,27 +180,27 @@ impl Outbox {
         self.tell_of(plan);
     }
 
-    /// Takes the ranges that must be read from other replicas. The caller must submit or end each.
-    pub(crate) fn take_replica_retries(&mut self) -> Vec<ReplicaRetry> {
-        std::mem::take(&mut self.replica_retries)
-    }
-
     /// Cancels the ranges of a plan that wait for another replica; returns their number.
-    pub(crate) fn cancel_replica_retries(&mut self, plan: PlanKey) -> usize {
-        let of_it = self.replica_retries.extract_if(.., |range| range.plan == plan);
-        let ranges: Vec<_> = of_it.collect();
-        for ReplicaRetry { range, service, .. } in &ranges {
-            self.end_for_good(plan, *range, Err(ErrorKind::Cancelled.into()), *service);
+    pub(crate) fn cancel_displaced(&mut self, plan: PlanKey) -> usize {
+        let is_of_plan = |displaced: &mut DisplacedRange| match displaced.range {
+            Displaced::OfPlan { plan: of, .. } => of == plan,
+            Displaced::OfRing(_) => false,
+        };
+        let cancelled: Vec<_> = self.displaced.extract_if(.., is_of_plan).collect();
+        for DisplacedRange { range, .. } in &cancelled {
+            if let Displaced::OfPlan { index, service, .. } = range {
+                self.end_for_good(plan, *index, Err(ErrorKind::Cancelled.into()), *service);
+            }
         }
-        ranges.len()
+        cancelled.len()
     }
 
-    /// Adds a range of a ring that must be moved to another path.
+    /// Adds a range that may continue elsewhere.
     pub(crate) fn displace(&mut self, range: DisplacedRange) {
         self.displaced.push(range);
     }
 
-    /// Takes the ranges of rings that must be moved to other paths.
+    /// Takes the ranges that may continue elsewhere. The caller must submit or end each.
     pub(crate) fn take_displaced(&mut self) -> Vec<DisplacedRange> {
         std::mem::take(&mut self.displaced)
     }
@@ -240,10 +223,6 @@ impl Outbox {
     /// Returns whether that was recorded since the last call.
     pub(crate) fn take_path_question(&mut self) -> bool {
         std::mem::take(&mut self.asks_for_path)
-    }
-
-    pub(crate) fn has_replica_retries(&self) -> bool {
-        !self.replica_retries.is_empty()
     }
 
     pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {
