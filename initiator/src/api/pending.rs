@@ -10,7 +10,7 @@ use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
 use crate::engine::arena::RingKey;
-use crate::engine::results::RangeCompletion;
+use crate::engine::completion::RangeCompletion;
 
 /// An operation in progress: a future for any runtime, or a result to wait for with
 /// [`Pending::wait`].

@@ -14,7 +14,7 @@ use crate::driver::host_state::Inner;
 use crate::driver::process::Forked;
 use crate::driver::system_now;
 use crate::engine::arena::RingKey;
-use crate::engine::results::RangeCompletion;
+use crate::engine::completion::RangeCompletion;
 use crate::memory::region::RegionSlice;
 use crate::types::direction::RangeDirection;
 use crate::types::error::ErrorKind;

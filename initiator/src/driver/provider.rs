@@ -14,7 +14,7 @@ use crate::engine::wire::Wire;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::provider::RdmaProvider;
 
-/// An opened device.
+/// An opened device, which no engine uses yet.
 pub(crate) struct OpenedDevice {
     pub(crate) wire: Box<dyn Wire>,
     /// Text that names the provider and the reason for its choice.

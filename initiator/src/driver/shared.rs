@@ -12,10 +12,10 @@ use crate::driver::process::{Forked, Process};
 use crate::driver::provider::{self, OpenedDevice};
 use crate::driver::state::DriverState;
 use crate::engine::arena::{EngineKey, PlanKey, RingKey};
+use crate::engine::deferred::Deferred;
 use crate::engine::host_engines::HostEngines;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
-use crate::engine::results::Deferred;
 use crate::engine::same_machine::NearTarget;
 use crate::engine::wire::Wire;
 use crate::engine::{HostEngine, NextTurn};
@@ -212,17 +212,11 @@ impl SharedEngines {
         runs: impl FnOnce(PlanKey) -> Vec<(EngineKey, PlanRun)>,
     ) -> Result<PlanKey, Forked> {
         let mut state = self.lock()?;
-        if plan.is_replicated() {
-            state.host.choose_replicas(&plan, self.threaded.then(system_now));
-        }
-        let key = state.host.outbox.open_plan(plan, memory);
-        for (engine, run) in runs(key) {
-            // A handle of the controller keeps the host, and thereby its engine.
-            state.host.engines[engine].submit_run(run);
-        }
-        if self.threaded {
+        let now = self.threaded.then(system_now);
+        let key = state.host.submit_plan(plan, memory, runs, now);
+        if let Some(now) = now {
             // The commands are sent now, since the caller may do something else before it waits.
-            self.launch_locked(state, system_now());
+            self.launch_locked(state, now);
         }
         Ok(key)
     }
@@ -235,14 +229,7 @@ impl SharedEngines {
     /// Cancels and closes a plan whose ticket was dropped.
     pub(crate) fn close_plan(&self, plan: PlanKey) {
         // In a child of the host's process the plan belongs to the parent.
-        let _ = self.with_state(|state| {
-            // A plan that has ended is removed when it is closed.
-            let has_ranges = state.host.outbox.is_plan_in_flight(plan);
-            state.host.outbox.close_plan(plan);
-            if has_ranges {
-                state.host.cancel_plan(plan);
-            }
-        });
+        let _ = self.with_state(|state| state.host.close_plan(plan));
     }
 
     /// Closes a ring; its reads send no further command.

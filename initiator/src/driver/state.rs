@@ -6,8 +6,8 @@ use rdma::Time;
 
 use crate::driver::sleepers::Sleepers;
 use crate::engine::NextTurn;
+use crate::engine::deferred::Deferred;
 use crate::engine::host_engines::HostEngines;
-use crate::engine::results::Deferred;
 
 /// State of a host that its lock protects.
 #[derive(Default)]
@@ -39,9 +39,9 @@ pub(crate) struct DriverState {
 pub(super) enum Sleep {
     #[default]
     Awake,
-    /// It sleeps until an event.
+    /// Asleep until an event.
     UntilEvent,
-    /// It sleeps until an event, at most until this time.
+    /// Asleep until an event, at most until this time.
     Until(Time),
 }
 

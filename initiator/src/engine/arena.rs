@@ -7,7 +7,7 @@ use slab::Slab;
 
 /// Key of a value in an [`Arena`]. A key may be used again after its value was removed.
 pub(crate) trait ArenaKey: Copy {
-    /// Returns the key with this index, of which there are fewer than 2^32.
+    /// Returns the key with this index, which is below 2^32.
     fn at(index: usize) -> Self;
     /// Returns the index of the value.
     fn index(self) -> usize;

@@ -30,11 +30,11 @@ impl HostEngine {
     /// in memory, and each command in flight has either ended or waits for the next association.
     pub(crate) fn end_association(
         &mut self,
-        now: Time,
         key: ControllerKey,
         cause: Error,
         outbox: &mut Outbox,
     ) {
+        let now = self.clock;
         let Some(controller) = self.controllers.get(key) else { return };
         let cause = cause.of_target(&controller.target);
         let live_for = match controller.session.phase {
@@ -46,9 +46,9 @@ impl HostEngine {
             _ => None,
         };
         let was_attempt = attempt_since.is_some();
-        self.disconnect(now, key, outbox);
+        self.disconnect(key, outbox);
         if was_attempt && is_busy(&cause) {
-            self.prolong_fences(now, key);
+            self.prolong_fences(key);
         }
         let falls_back = self.falls_back(key, was_attempt, &cause);
         let controller = &mut self.controllers[key];
@@ -64,7 +64,7 @@ impl HostEngine {
             return;
         }
         if controller.session.first.is_some() {
-            return self.end_first_attempt(now, attempt_since.unwrap_or(now), key, cause, outbox);
+            return self.end_first_attempt(attempt_since.unwrap_or(now), key, cause, outbox);
         }
         match live_for {
             Some(_) => tracing::warn!(%cause, "connection ended"),
@@ -93,7 +93,7 @@ impl HostEngine {
         match controller.session.refusal().cloned() {
             // Operations that waited for this attempt.
             Some(lost) => self.fail_waiting(key, &lost, outbox),
-            None => self.start_clocks(now, key),
+            None => self.start_clocks(key),
         }
     }
 
@@ -102,12 +102,12 @@ impl HostEngine {
     /// caller.
     fn end_first_attempt(
         &mut self,
-        now: Time,
         since: Time,
         key: ControllerKey,
         cause: Error,
         outbox: &mut Outbox,
     ) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         let Some(first) = &mut controller.session.first else { return };
         let until = match first.busy.take() {
@@ -128,21 +128,17 @@ impl HostEngine {
     }
 
     /// Ends an attempt to connect over the network, so that the next one uses shared memory.
-    pub(crate) fn leave_for_shared_memory(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        outbox: &mut Outbox,
-    ) {
-        self.disconnect(now, key, outbox);
+    pub(crate) fn leave_for_shared_memory(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        self.disconnect(key, outbox);
         self.reopen_path();
-        self.controllers[key].session.phase = ControllerPhase::Resting(now);
+        self.controllers[key].session.phase = ControllerPhase::Resting(self.clock);
     }
 
     /// Disconnects the queues of an association, and interrupts the commands in flight on them.
-    fn disconnect(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn disconnect(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         self.ready_list.mark_ready(key);
-        self.put_up_fence(now, key, outbox);
+        self.put_up_fence(key, outbox);
         let controller = &mut self.controllers[key];
         controller.health.keep_alive = KeepAlive::default();
         let queues = mem::take(&mut controller.session.queues);
@@ -225,28 +221,28 @@ impl HostEngine {
     }
 
     /// Does the actions that are due at `now`.
-    pub(crate) fn run_timers(&mut self, now: Time, outbox: &mut Outbox) {
-        self.expire_ranges(now, outbox);
-        self.take_down_fences(now, outbox);
-        while let Some(key) = self.ready_list.next_due(now) {
+    pub(crate) fn run_timers(&mut self, outbox: &mut Outbox) {
+        self.expire_ranges(outbox);
+        self.take_down_fences(outbox);
+        while let Some(key) = self.ready_list.next_due(self.clock) {
             self.ready_list.mark_ready(key);
             if self.controllers.contains(key) {
-                self.expire_raw(now, key, outbox);
+                self.expire_raw(key, outbox);
             }
             if self.controllers.contains(key) {
-                self.check_outage(now, key, outbox);
+                self.check_outage(key, outbox);
             }
             if self.controllers.contains(key) {
-                self.run_controller_timers(now, key, outbox);
+                self.run_controller_timers(key, outbox);
             }
         }
     }
 
-    fn check_outage(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn check_outage(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         let Some(outage) = &controller.session.outage else { return };
         let after = controller.options.loss_timeout;
-        let over = outage.since + after <= now;
+        let over = outage.since + after <= self.clock;
         if over
             && outage.lost.is_none()
             && !matches!(controller.session.phase, ControllerPhase::Dead(_))
@@ -268,38 +264,40 @@ impl HostEngine {
         self.fail_waiting(key, &error, outbox);
     }
 
-    fn run_controller_timers(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn run_controller_timers(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &self.controllers[key];
         match &controller.session.phase {
             ControllerPhase::Opening(opening) if opening.deadline <= now => {
                 let error = opening.no_answer(self.wire.cause_of_silence());
-                self.end_association(now, key, error, outbox);
+                self.end_association(key, error, outbox);
             }
             ControllerPhase::Opening(opening)
                 if opening.poll_at.is_some_and(|time| time <= now) =>
             {
-                self.poll_ready(now, key, outbox);
+                self.poll_ready(key, outbox);
             }
             ControllerPhase::Live(_) => {
-                self.resume_delayed(now, key);
+                self.resume_delayed(key);
                 self.controllers[key].checks.ask_again_for_access(now);
-                self.expire_checks(now, key, outbox);
-                self.keep_alive(now, key, outbox);
+                self.expire_checks(key, outbox);
+                self.keep_alive(key, outbox);
                 if self.controllers.get(key).is_some_and(|controller| controller.session.is_live())
                 {
-                    self.watch_silence(now, key, outbox);
+                    self.watch_silence(key, outbox);
                 }
             }
             ControllerPhase::Resting(time) if *time <= now => match self.is_fenced(key) {
                 true => self.controllers[key].session.phase = ControllerPhase::Fenced,
-                false => self.open(now, key, outbox),
+                false => self.open(key, outbox),
             },
-            ControllerPhase::Closing(time) if *time <= now => self.end_closing(now, key, outbox),
+            ControllerPhase::Closing(time) if *time <= now => self.end_closing(key, outbox),
             _ => {}
         }
     }
 
-    fn keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn keep_alive(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         let timeout_ms = controller.options.keep_alive_ms;
         if controller.health.keep_alive.next.is_none_or(|next| next > now) {
@@ -310,23 +308,24 @@ impl HostEngine {
         match controller.health.keep_alive.sent {
             Some(sent) if now - sent >= timeout => {
                 let error = ErrorKind::ConnectionLost("the target does not answer Keep Alive");
-                self.end_association(now, key, error.into(), outbox);
+                self.end_association(key, error.into(), outbox);
             }
             Some(_) => {}
-            None => self.send_keep_alive(now, key, outbox),
+            None => self.send_keep_alive(key, outbox),
         }
     }
 
-    fn send_keep_alive(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        self.controllers[key].health.keep_alive.sent = Some(now);
+    fn send_keep_alive(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        self.controllers[key].health.keep_alive.sent = Some(self.clock);
         self.counters.keep_alives += 1;
         let sqe = AdminCommand::KeepAlive.to_sqe();
-        self.send_admin(now, key, sqe, Task::KeepAlive, outbox);
+        self.send_admin(key, sqe, Task::KeepAlive, outbox);
     }
 
     /// Ends the association of a target that has not responded for too long. Without this a lost
     /// target could stay undetected: if it has acknowledged the commands, nothing is retransmitted.
-    fn watch_silence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn watch_silence(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         let Some(silence) = controller.options.silence() else { return };
         if controller.health.keep_alive.watch.is_none_or(|watch| watch > now) {
@@ -344,9 +343,9 @@ impl HostEngine {
         let is_to_be_asked = owes && sent.is_none() && *last_answer + silence / 2 <= now;
         if is_over {
             let error = ErrorKind::ConnectionLost("the target is silent, though it owes answers");
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         } else if is_to_be_asked {
-            self.send_keep_alive(now, key, outbox);
+            self.send_keep_alive(key, outbox);
         }
     }
 
@@ -354,7 +353,6 @@ impl HostEngine {
     /// deadline of the range ends the association.
     pub(crate) fn abort_commands_of(
         &mut self,
-        now: Time,
         key: ControllerKey,
         op: RangeKey,
         outbox: &mut Outbox,
@@ -368,14 +366,13 @@ impl HostEngine {
             .collect();
         for abort in commands {
             self.counters.aborts += 1;
-            self.send_admin(now, key, abort.to_sqe(), Task::Abort, outbox);
+            self.send_admin(key, abort.to_sqe(), Task::Abort, outbox);
         }
     }
 
     /// Sends a command without data on the admin queue; does nothing if the queue is full.
     pub(crate) fn send_admin(
         &mut self,
-        now: Time,
         key: ControllerKey,
         sqe: Sqe,
         task: Task,
@@ -390,25 +387,25 @@ impl HostEngine {
         self.counters.commands += 1;
         let issued = queue.issue(&mut *self.wire, sqe, Data::None, task);
         if let Err((error, _)) = issued {
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         }
     }
 
     /// Starts the shutdown of a controller whose last handle was dropped.
-    pub(crate) fn start_closing(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn start_closing(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else { return };
         self.ready_list.mark_ready(key);
         controller.session.closing = true;
         if !controller.session.is_live() {
-            return self.end_closing(now, key, outbox);
+            return self.end_closing(key, outbox);
         }
-        controller.session.phase = ControllerPhase::Closing(now + SHUTDOWN_TIMEOUT);
+        controller.session.phase = ControllerPhase::Closing(self.clock + SHUTDOWN_TIMEOUT);
         let sqe = controller.session.shutdown_sqe();
-        self.send_admin(now, key, sqe, Task::Shutdown, outbox);
+        self.send_admin(key, sqe, Task::Shutdown, outbox);
     }
 
-    pub(crate) fn end_closing(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
-        self.disconnect(now, key, outbox);
+    pub(crate) fn end_closing(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        self.disconnect(key, outbox);
         self.forget(key, outbox);
     }
 

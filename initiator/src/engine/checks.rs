@@ -11,7 +11,6 @@ use nvme_proto::feature::{AsyncEventConfig, Feature, SetFeatures};
 use nvme_proto::identify::{Cns, Identify, NamespaceList};
 use nvme_proto::log::{GetLogPage, LogId};
 use nvme_proto::{AdminCommand, Cqe, Nsid, Sqe, Status};
-use rdma::Time;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, NamespaceKey};
@@ -40,13 +39,13 @@ const ANA_PAUSE: Duration = Duration::from_secs(1);
 impl HostEngine {
     /// Checks the namespaces of earlier connections after a controller was connected, and enables
     /// Asynchronous Events.
-    pub(crate) fn begin_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn begin_checks(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         controller.check_where(|_| true);
         controller.checks.has_news = true;
         match controller.checks.ana {
             Some(_) => controller.checks.reads_ana = true,
-            None => self.apply_ana(now, key, outbox),
+            None => self.apply_ana(key, outbox),
         }
         let controller = &mut self.controllers[key];
         let Some(admin) = controller.session.admin_queue() else { return };
@@ -54,32 +53,20 @@ impl HostEngine {
         if wants_notices && self.queues[admin].depth() >= SLOTS_FOR_EVENTS {
             let feature = Feature::AsyncEventConfig(controller.checks.notices);
             let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
-            self.send_admin(now, key, sqe, Task::EventConfig, outbox);
+            self.send_admin(key, sqe, Task::EventConfig, outbox);
         }
     }
 
     /// Sends an Asynchronous Event Request, if the last command for events was successful.
-    pub(crate) fn await_event(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        cqe: &Cqe,
-        outbox: &mut Outbox,
-    ) {
+    pub(crate) fn await_event(&mut self, key: ControllerKey, cqe: &Cqe, outbox: &mut Outbox) {
         if cqe.status().is_success() {
             let sqe = AdminCommand::AsyncEventRequest.to_sqe();
-            self.send_admin(now, key, sqe, Task::AsyncEvent, outbox);
+            self.send_admin(key, sqe, Task::AsyncEvent, outbox);
         }
     }
 
-    pub(crate) fn take_event(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        cqe: &Cqe,
-        outbox: &mut Outbox,
-    ) {
-        self.await_event(now, key, cqe, outbox);
+    pub(crate) fn take_event(&mut self, key: ControllerKey, cqe: &Cqe, outbox: &mut Outbox) {
+        self.await_event(key, cqe, outbox);
         let event = AsyncEvent::from_bits(cqe.dw0.get());
         let Some(notice) = event.as_notice().filter(|_| cqe.status().is_success()) else { return };
         let Some(controller) = self.controllers.get_mut(key) else { return };
@@ -93,7 +80,7 @@ impl HostEngine {
     }
 
     /// Sends the commands that are due, as far as there is room.
-    pub(crate) fn issue_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn issue_checks(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         while self.controllers[key].session.is_live() && self.has_check_room(key) {
             let controller = &mut self.controllers[key];
             if std::mem::take(&mut controller.checks.reads_list) {
@@ -102,7 +89,7 @@ impl HostEngine {
                 let page = GetLogPage::new(LogId::CHANGED_NAMESPACES, length);
                 let sqe = AdminCommand::GetLogPage(page).to_sqe();
                 let task = CheckTask { question: CheckQuestion::ChangedList, chunk };
-                self.send_check(now, key, sqe, task, outbox);
+                self.send_check(key, sqe, task, outbox);
                 continue;
             }
             if std::mem::take(&mut controller.checks.reads_ana) {
@@ -111,7 +98,7 @@ impl HostEngine {
                 let page = GetLogPage { lsp: GROUPS_ONLY, ..GetLogPage::new(LogId::ANA, length) };
                 let sqe = AdminCommand::GetLogPage(page).to_sqe();
                 let task = CheckTask { question: CheckQuestion::AnaLog, chunk };
-                self.send_check(now, key, sqe, task, outbox);
+                self.send_check(key, sqe, task, outbox);
                 continue;
             }
             let Some(namespace) = self.next_to_check(key) else {
@@ -123,7 +110,7 @@ impl HostEngine {
             let sqe = Identify::namespace(Cns::NAMESPACE, attached.nsid).to_sqe();
             let Some(chunk) = controller.bounce.claim() else { return };
             let task = CheckTask { question: CheckQuestion::Identify { namespace }, chunk };
-            self.send_check(now, key, sqe, task, outbox);
+            self.send_check(key, sqe, task, outbox);
         }
     }
 
@@ -169,14 +156,8 @@ impl HostEngine {
             && self.admin_with_room(key).is_some()
     }
 
-    fn send_check(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        sqe: Sqe,
-        task: CheckTask,
-        outbox: &mut Outbox,
-    ) {
+    fn send_check(&mut self, key: ControllerKey, sqe: Sqe, task: CheckTask, outbox: &mut Outbox) {
+        let now = self.clock;
         let Some(admin) = self.controllers[key].session.admin_queue() else { return };
         let controller = &mut self.controllers[key];
         controller.expect_answer(now);
@@ -189,7 +170,7 @@ impl HostEngine {
         let issued = queue.issue(&mut *self.wire, sqe, data, Task::Check(task));
         if let Err((error, task)) = issued {
             self.interrupt(key, task, outbox);
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         }
     }
 
@@ -204,12 +185,12 @@ impl HostEngine {
     /// Handles the response to a command of a check.
     pub(crate) fn finish_check(
         &mut self,
-        now: Time,
         key: ControllerKey,
         CheckTask { question, chunk }: CheckTask,
         cqe: &Cqe,
         outbox: &mut Outbox,
     ) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         controller.checks.under_way -= 1;
         controller.checks.progress = now;
@@ -227,10 +208,10 @@ impl HostEngine {
                 if cqe.status().is_success() {
                     controller.checks.ana = Some(AnaTable::parse(&data));
                 }
-                self.apply_ana(now, key, outbox);
+                self.apply_ana(key, outbox);
             }
             CheckQuestion::Identify { namespace } => {
-                self.take_identity(now, key, namespace, chunk, cqe, &data, outbox);
+                self.take_identity(key, namespace, chunk, cqe, &data, outbox);
             }
         }
     }
@@ -238,7 +219,6 @@ impl HostEngine {
     /// Takes the access state of a namespace from the status of a command that it refused.
     pub(crate) fn note_refused_access(
         &mut self,
-        now: Time,
         key: ControllerKey,
         namespace: NamespaceKey,
         status: Status,
@@ -248,13 +228,13 @@ impl HostEngine {
         let group = controller.namespaces[namespace].identity.ana_group;
         if controller.checks.ana.as_mut().is_some_and(|ana| ana.note_refusal(group, status)) {
             controller.checks.reads_ana = true;
-            self.apply_ana(now, key, outbox);
+            self.apply_ana(key, outbox);
         }
     }
 
     /// Sets the access states of the namespaces from the ANA table. Ranges that waited for another
     /// state continue, on this path or another.
-    fn apply_ana(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn apply_ana(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let nothing = AnaTable::default();
         let ana = controller.checks.ana.as_ref().unwrap_or(&nothing);
@@ -268,13 +248,13 @@ impl HostEngine {
             }
         }
         let waits = controller.namespaces.values().any(|it| it.access.obstacle().is_some());
-        controller.checks.ana_again = waits.then(|| now + ANA_PAUSE);
+        controller.checks.ana_again = waits.then(|| self.clock + ANA_PAUSE);
         for number in opened {
             let waiting = std::mem::take(&mut self.controllers[key].namespaces[number].waiting);
             self.resume(key, waiting);
         }
         if has_closed {
-            self.start_clocks(now, key);
+            self.start_clocks(key);
         }
         if has_changed {
             outbox.note_move();
@@ -282,10 +262,8 @@ impl HostEngine {
         self.ready_list.mark_ready(key);
     }
 
-    #[expect(clippy::too_many_arguments, reason = "an answer and where it belongs")]
     fn take_identity(
         &mut self,
-        now: Time,
         key: ControllerKey,
         namespace: NamespaceKey,
         chunk: BounceChunk,
@@ -296,7 +274,7 @@ impl HostEngine {
         if !is_final(cqe.status()) {
             self.controllers[key].bounce.release(chunk);
             let cause = "the target cannot say now whether its namespaces are unchanged";
-            return self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
+            return self.end_association(key, ErrorKind::ConnectionLost(cause).into(), outbox);
         }
         let controller = &mut self.controllers[key];
         let attached = &mut controller.namespaces[namespace];
@@ -311,7 +289,7 @@ impl HostEngine {
                         let sqe = Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, nsid).to_sqe();
                         let question = CheckQuestion::Identify { namespace };
                         let task = CheckTask { question, chunk };
-                        return self.send_check(now, key, sqe, task, outbox);
+                        return self.send_check(key, sqe, task, outbox);
                     }
                     Err(error) => self.lose_namespace(key, namespace, error.to_string(), outbox),
                 }
@@ -322,7 +300,7 @@ impl HostEngine {
                     identity.add_descriptors(data);
                 }
                 if status.is_success() || lacks_descriptors(status) {
-                    self.compare(now, key, namespace, &identity, stale, outbox);
+                    self.compare(key, namespace, &identity, stale, outbox);
                 } else {
                     let cause = Error::from(ErrorKind::Status(status)).to_string();
                     self.lose_namespace(key, namespace, cause, outbox);
@@ -341,7 +319,6 @@ impl HostEngine {
     /// that waited for the check continue.
     fn compare(
         &mut self,
-        now: Time,
         key: ControllerKey,
         namespace: NamespaceKey,
         identity: &NamespaceIdentity,
@@ -368,7 +345,7 @@ impl HostEngine {
                     self.controllers[key].raws.resume_of(namespace);
                 }
                 if has_moved {
-                    self.apply_ana(now, key, outbox);
+                    self.apply_ana(key, outbox);
                 }
             }
             (Some(change), _) => self.lose_namespace(key, namespace, change, outbox),
@@ -396,12 +373,12 @@ impl HostEngine {
     }
 
     /// Ends the association if a command of a check exceeds the admin time-out.
-    pub(crate) fn expire_checks(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn expire_checks(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &self.controllers[key];
         let deadline = controller.checks.deadline(controller.options.admin_timeout);
-        if deadline.is_some_and(|time| time <= now) {
+        if deadline.is_some_and(|time| time <= self.clock) {
             let cause = "the target does not say whether its namespaces are what they were";
-            self.end_association(now, key, ErrorKind::ConnectionLost(cause).into(), outbox);
+            self.end_association(key, ErrorKind::ConnectionLost(cause).into(), outbox);
         }
     }
 }

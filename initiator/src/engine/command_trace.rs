@@ -1,7 +1,6 @@
 //! Recording of completed commands into a trace.
 
 use nvme_proto::{Cqe, NvmOpcode, Qid};
-use rdma::Time;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
@@ -14,7 +13,6 @@ impl HostEngine {
     #[cold]
     pub(crate) fn trace_piece(
         &self,
-        now: Time,
         (key, qid): (ControllerKey, Qid),
         piece: &RangeCommand,
         cqe: &Cqe,
@@ -35,7 +33,7 @@ impl HostEngine {
             length_bytes: u64::from(piece.step.blocks) * block_bytes,
             submitted: MonotonicTime::of(op.submitted),
             sent: MonotonicTime::of(piece.sent),
-            answered: MonotonicTime::of(now),
+            answered: MonotonicTime::of(self.clock),
             status: cqe.status(),
         });
     }

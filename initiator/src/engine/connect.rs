@@ -8,40 +8,34 @@ use nvme_proto::fabrics::{
     PropertyGet, PropertySize,
 };
 use nvme_proto::feature::{AsyncEventConfig, Feature, QueueCounts, SetFeatures};
-use nvme_proto::identify::{Cns, ControllerType, Identify, IdentifyController};
+use nvme_proto::identify::{Cns, Identify, IdentifyController};
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, Cc, CcCss, Csts, Property};
 use nvme_proto::{Cntlid, Cqe, IntoBytes, Nsid, Qid, Sqe, Status, view};
-use rdma::{ConnId, ConnOptions, ConnParams, PrivateData, Time};
+use rdma::{ConnId, ConnOptions, ConnParams, PrivateData};
 
 use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, QueueKey};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::health::KeepAlive;
-use crate::engine::limits::ControllerLimits;
+use crate::engine::limits::{ControllerLimits, check_controller};
 use crate::engine::queue::HostQueue;
 use crate::engine::results::Outbox;
 use crate::engine::session::{ControllerPhase, Opening, OpeningStep, set_cc};
 use crate::engine::task::Task;
 use crate::engine::wire::{Data, NewQueue};
-use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind, RefusedField};
 
 /// Entries of the admin queue: the number that Linux requests, and the most that its target grants.
 const ADMIN_ENTRIES: u16 = 32;
-
-/// Upper limit of MDTS, so that a long range is split into several commands in flight.
-const TRANSFER_BYTES: u64 = 1 << 20;
-
-/// Most data in a command capsule.
-const IN_CAPSULE_BYTES: u64 = 16 << 10;
 
 /// Pause between two reads of CSTS.
 const READY_POLL: Duration = Duration::from_millis(20);
 
 impl HostEngine {
     /// Starts an attempt to connect, or waits for the selection of the provider.
-    pub(crate) fn open(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn open(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         if self.waits_for_path(outbox) {
             return;
         }
@@ -63,40 +57,38 @@ impl HostEngine {
             outage.tried = now;
         }
         controller.session.limits = ControllerLimits::NONE;
-        self.open_queue(now, key, Qid::ADMIN, outbox);
+        self.open_queue(key, Qid::ADMIN, outbox);
     }
 
-    fn open_queue(&mut self, now: Time, key: ControllerKey, qid: Qid, outbox: &mut Outbox) {
+    fn open_queue(&mut self, key: ControllerKey, qid: Qid, outbox: &mut Outbox) {
         let options = &self.controllers[key].options;
         let conn_options = ConnOptions {
             type_of_service: options.type_of_service,
             ack_timeout_exponent: options.ack_timeout_exponent,
         };
         let (address, timeout) = (self.controllers[key].target.address, options.connect_timeout);
-        match self.wire.resolve(now, address, timeout, &conn_options) {
+        match self.wire.resolve(self.clock, address, timeout, &conn_options) {
             Ok(conn) => {
                 self.connections.insert(conn, ConnectionRole::Opening { controller: key, qid });
             }
-            Err(error) => self.end_association(now, key, error, outbox),
+            Err(error) => self.end_association(key, error, outbox),
         }
     }
 
     pub(crate) fn handle_resolved(
         &mut self,
-        now: Time,
         key: ControllerKey,
         qid: Qid,
         conn: ConnId,
         outbox: &mut Outbox,
     ) {
-        if let Err(error) = self.request_connection(now, key, qid, conn) {
-            self.end_association(now, key, error, outbox);
+        if let Err(error) = self.request_connection(key, qid, conn) {
+            self.end_association(key, error, outbox);
         }
     }
 
     fn request_connection(
         &mut self,
-        now: Time,
         key: ControllerKey,
         qid: Qid,
         conn: ConnId,
@@ -115,7 +107,7 @@ impl HostEngine {
         };
         let (queue, send_wr) = (self.queues.next_key(), HostQueue::<Task>::send_wr(slots));
         let new = NewQueue { key: queue, conn, slots, send_wr, scope: &controller.scope };
-        self.wire.connect(now, new, &params)?;
+        self.wire.connect(self.clock, new, &params)?;
         self.pushed = true;
         controller.session.queues.push(queue);
         self.queues.insert(HostQueue::new(queue, key, qid, conn, slots));
@@ -138,7 +130,6 @@ impl HostEngine {
 
     pub(crate) fn handle_established(
         &mut self,
-        now: Time,
         key: ControllerKey,
         conn: ConnId,
         params: &ConnParams,
@@ -149,12 +140,12 @@ impl HostEngine {
             return;
         };
         if self.queues[queue].qid().is_admin() && self.should_share_memory(key) {
-            return self.leave_for_shared_memory(now, key, outbox);
+            return self.leave_for_shared_memory(key, outbox);
         }
         match ConnectAccept::parse(params.private_data.as_slice()) {
             None => {
                 let what = "the acceptance of the connection has no valid private data";
-                self.end_association(now, key, ErrorKind::Malformed(what).into(), outbox);
+                self.end_association(key, ErrorKind::Malformed(what).into(), outbox);
             }
             Some(accept) => {
                 let queue = &mut self.queues[queue];
@@ -162,12 +153,12 @@ impl HostEngine {
                 if accept.receive_entries() != 0 {
                     queue.limit(accept.receive_entries());
                 }
-                self.send_connect(now, key, outbox);
+                self.send_connect(key, outbox);
             }
         }
     }
 
-    fn send_connect(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn send_connect(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let queue = *controller.session.queues.last().expect("the queue that was just connected");
         let qid = self.queues[queue].qid();
@@ -187,12 +178,11 @@ impl HostEngine {
             keep_alive_timeout_ms,
         }
         .to_sqe();
-        self.send_opening(now, key, queue, sqe, ConnectData::BYTES as u32, outbox);
+        self.send_opening(key, queue, sqe, ConnectData::BYTES as u32, outbox);
     }
 
     fn send_step(
         &mut self,
-        now: Time,
         key: ControllerKey,
         step: OpeningStep,
         sqe: Sqe,
@@ -203,12 +193,11 @@ impl HostEngine {
         let ControllerPhase::Opening(opening) = &mut controller.session.phase else { return };
         opening.step = step;
         let Some(admin) = controller.session.admin_queue() else { return };
-        self.send_opening(now, key, admin, sqe, data_bytes as u32, outbox);
+        self.send_opening(key, admin, sqe, data_bytes as u32, outbox);
     }
 
     fn send_opening(
         &mut self,
-        now: Time,
         key: ControllerKey,
         queue: QueueKey,
         sqe: Sqe,
@@ -226,26 +215,19 @@ impl HostEngine {
         self.counters.commands += 1;
         let issued = queue.issue(&mut *self.wire, sqe, data, Task::Opening);
         if let Err((error, _)) = issued {
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         }
     }
 
     /// Handles the response that the attempt waited for, and starts the next step.
-    pub(crate) fn advance_opening(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        cqe: &Cqe,
-        outbox: &mut Outbox,
-    ) {
-        if let Err(error) = self.take_answer(now, key, cqe, outbox) {
-            self.end_association(now, key, error, outbox);
+    pub(crate) fn advance_opening(&mut self, key: ControllerKey, cqe: &Cqe, outbox: &mut Outbox) {
+        if let Err(error) = self.take_answer(key, cqe, outbox) {
+            self.end_association(key, error, outbox);
         }
     }
 
     fn take_answer(
         &mut self,
-        now: Time,
         key: ControllerKey,
         cqe: &Cqe,
         outbox: &mut Outbox,
@@ -259,33 +241,32 @@ impl HostEngine {
                 self.take_connect(key, cqe)?;
                 match self.controllers[key].session.queues.len() {
                     1 => self.send_step(
-                        now,
                         key,
                         OpeningStep::Capabilities,
                         get(Property::CAP),
                         0,
                         outbox,
                     ),
-                    _ => self.open_next_queue(now, key, outbox),
+                    _ => self.open_next_queue(key, outbox),
                 }
             }
             OpeningStep::Capabilities => {
                 let sqe = self.take_capabilities(key, cqe)?;
-                self.send_step(now, key, OpeningStep::Enable, sqe, 0, outbox);
+                self.send_step(key, OpeningStep::Enable, sqe, 0, outbox);
             }
             OpeningStep::Enable => {
                 succeeded(cqe)?;
-                self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
+                self.send_step(key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
             }
-            OpeningStep::Ready => self.take_ready(now, key, cqe, outbox)?,
+            OpeningStep::Ready => self.take_ready(key, cqe, outbox)?,
             OpeningStep::Identify => {
                 succeeded(cqe)?;
                 self.take_identify(key)?;
-                self.ask_for_queues(now, key, outbox);
+                self.ask_for_queues(key, outbox);
             }
             OpeningStep::QueueCount => {
                 self.take_queue_count(key, cqe)?;
-                self.open_next_queue(now, key, outbox);
+                self.open_next_queue(key, outbox);
             }
         }
         Ok(())
@@ -347,7 +328,6 @@ impl HostEngine {
 
     fn take_ready(
         &mut self,
-        now: Time,
         key: ControllerKey,
         cqe: &Cqe,
         outbox: &mut Outbox,
@@ -359,19 +339,19 @@ impl HostEngine {
         }
         if csts.rdy() {
             let sqe = Identify::new(Cns::CONTROLLER).to_sqe();
-            self.send_step(now, key, OpeningStep::Identify, sqe, Identify::DATA_BYTES, outbox);
+            self.send_step(key, OpeningStep::Identify, sqe, Identify::DATA_BYTES, outbox);
         } else if let ControllerPhase::Opening(opening) = &mut self.controllers[key].session.phase {
-            opening.poll_at = Some(now + READY_POLL);
+            opening.poll_at = Some(self.clock + READY_POLL);
         }
         Ok(())
     }
 
     /// Reads CSTS again, until CSTS.RDY is set.
-    pub(crate) fn poll_ready(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn poll_ready(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         if let ControllerPhase::Opening(opening) = &mut self.controllers[key].session.phase {
             opening.poll_at = None;
         }
-        self.send_step(now, key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
+        self.send_step(key, OpeningStep::Ready, get(Property::CSTS), 0, outbox);
     }
 
     fn take_identify(&mut self, key: ControllerKey) -> Result<(), Error> {
@@ -383,11 +363,7 @@ impl HostEngine {
         let discovery = controller.is_discovery();
         check_controller(identify, controller.session.limits.cntlid, discovery)?;
         let page_shift = opening.page_bytes.trailing_zeros() - 12;
-        let mdts = identify.max_transfer_bytes(page_shift as u8).unwrap_or(u64::MAX);
-        let limits = &mut controller.session.limits;
-        limits.max_transfer_bytes = mdts.min(TRANSFER_BYTES);
-        limits.volatile_write_cache = identify.vwc.present();
-        limits.command_quiesce_ms = identify.cqt.get();
+        controller.session.limits.take(identify, page_shift as u8, discovery);
         controller.checks.notices = match discovery {
             // Only a persistent discovery connection, which has Keep Alive, lasts until there are
             // changes.
@@ -402,27 +378,17 @@ impl HostEngine {
         let has_groups = identify.cmic.ana() && !discovery;
         controller.checks.ana =
             has_groups.then(|| controller.checks.ana.take().unwrap_or_default());
-        limits.max_commands = match identify.maxcmd.get() {
-            0 => u16::MAX,
-            maxcmd => maxcmd,
-        };
-        let offers_in_capsule = identify.sgls.offset() && identify.icdoff.get() == 0;
-        limits.in_capsule_bytes = match offers_in_capsule && !discovery {
-            // At most 16 KiB.
-            true => identify.in_capsule_bytes().min(IN_CAPSULE_BYTES) as u32,
-            false => 0,
-        };
         Ok(())
     }
 
-    fn ask_for_queues(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn ask_for_queues(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         if controller.is_discovery() {
-            return self.opened(now, key, outbox);
+            return self.opened(key, outbox);
         }
         let feature = Feature::NumberOfQueues(QueueCounts::pairs(controller.options.io_queues));
         let sqe = SetFeatures { nsid: Nsid::NONE, save: false, feature }.to_sqe();
-        self.send_step(now, key, OpeningStep::QueueCount, sqe, 0, outbox);
+        self.send_step(key, OpeningStep::QueueCount, sqe, 0, outbox);
     }
 
     fn take_queue_count(&mut self, key: ControllerKey, cqe: &Cqe) -> Result<(), Error> {
@@ -438,7 +404,7 @@ impl HostEngine {
     }
 
     /// Connects the next I/O queue, or completes the attempt when all are connected.
-    fn open_next_queue(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn open_next_queue(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         let controller = &mut self.controllers[key];
         let next = controller.session.queues.len();
         if let Some(&queue) = controller.session.queues.last().filter(|_| next > 1) {
@@ -448,16 +414,17 @@ impl HostEngine {
             controller.session.limits.queue_depth = queue.depth();
         }
         if next > usize::from(controller.session.limits.io_queues) {
-            return self.opened(now, key, outbox);
+            return self.opened(key, outbox);
         }
         if let ControllerPhase::Opening(opening) = &mut controller.session.phase {
             opening.step = OpeningStep::Connection;
         }
-        self.open_queue(now, key, Qid(next as u16), outbox);
+        self.open_queue(key, Qid(next as u16), outbox);
     }
 
     /// Completes an attempt to connect: the controller is ready for commands.
-    fn opened(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    fn opened(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         if let ControllerPhase::Opening(opening) =
             std::mem::replace(&mut controller.session.phase, ControllerPhase::Live(now))
@@ -479,7 +446,7 @@ impl HostEngine {
         controller.checks.log_changes.note(outbox);
         let cntlid = controller.session.limits.cntlid;
         tracing::info!(target = %controller.target, %cntlid, provider = self.wire.facts().provider, "connected");
-        self.begin_checks(now, key, outbox);
+        self.begin_checks(key, outbox);
     }
 }
 
@@ -490,36 +457,6 @@ fn get(property: Property) -> Sqe {
 
 fn succeeded(cqe: &Cqe) -> Result<(), Error> {
     cqe.status().ok().map_err(|status| ErrorKind::Status(status).into())
-}
-
-/// Checks that a controller supports what this initiator requires, such as keyed SGLs (RDMA
-/// Transport, "Capsules and SGLs"; Base, "Identify Controller").
-fn check_controller(
-    identify: &IdentifyController,
-    cntlid: Cntlid,
-    discovery: bool,
-) -> Result<(), Error> {
-    if identify.cntlid() != cntlid && !discovery {
-        return Err(ErrorKind::Protocol("Identify and Connect name different controllers").into());
-    }
-    let is_discovery = identify.cntrltype == ControllerType::DISCOVERY;
-    if discovery {
-        return Ok(());
-    }
-    if is_discovery || identify.cntrltype == ControllerType::ADMINISTRATIVE {
-        return Err(ErrorKind::Unsupported("I/O to a controller that has no I/O queues").into());
-    }
-    if identify.sgls.supported() == 0 || !identify.sgls.keyed() {
-        return Err(ErrorKind::Unsupported("a controller without keyed SGLs").into());
-    }
-    if identify.ioccsz.get() < 4 || identify.iorcsz.get() < 1 {
-        return Err(ErrorKind::Protocol("capsules are smaller than their entries").into());
-    }
-    let transfer = (12..64).contains(&(12 + u32::from(identify.mdts)));
-    if !transfer || CHUNK_BYTES < Identify::DATA_BYTES {
-        return Err(ErrorKind::Malformed("the maximum data transfer size").into());
-    }
-    Ok(())
 }
 
 fn refused_field(status: Status, parameter: ConnectParameter) -> RefusedField {

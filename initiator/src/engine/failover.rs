@@ -27,7 +27,7 @@ impl Loads {
 /// Ranges of plans by the place of the replica that they are read from.
 type RangesByPlace = BTreeMap<(PlanKey, usize), Vec<u32>>;
 
-/// A range of a ring with its next path, or with its result if there is none.
+/// A range of a ring with its next path, or with its result without another path.
 struct RingMove {
     path: Option<PathRoute>,
     op: RangeOp,
@@ -58,7 +58,7 @@ impl HostEngines {
                         has_ended = true;
                     }
                 }
-                Displaced::OfRing(op) => of_rings.push((op, error)),
+                Displaced::OfRing(op) => of_rings.push((*op, error)),
             }
         }
         let any = !runs.is_empty() || !of_rings.is_empty() || has_ended;
@@ -109,7 +109,7 @@ impl HostEngines {
         (runs, moves.collect())
     }
 
-    /// Moves a range of a ring to its next path, or ends it if there is none.
+    /// Moves a range of a ring to its next path, or ends it without one.
     fn move_range(&mut self, now: Time, RingMove { path, op, error }: RingMove) {
         let engine = path.and_then(|path| self.engines.get_mut(path.place.engine).zip(Some(path)));
         match engine {
@@ -119,7 +119,7 @@ impl HostEngines {
             }
             None => {
                 self.counters.ranges_failed += 1;
-                op.fail(error, now, &mut self.outbox);
+                self.outbox.fail(op, error, now);
             }
         }
     }

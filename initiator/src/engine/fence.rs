@@ -57,7 +57,8 @@ enum FenceStage {
 impl HostEngine {
     /// Adds a fence for an association that is about to end with commands that may be executed
     /// later.
-    pub(crate) fn put_up_fence(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn put_up_fence(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &self.controllers[key];
         let queues = controller.session.queues.iter().map(|&queue| &self.queues[queue]);
         let tasks = queues.flat_map(|queue| queue.awaiting().map(|(_, task)| task));
@@ -117,20 +118,21 @@ impl HostEngine {
     }
 
     /// Records that the target has confirmed the end of a connection.
-    pub(crate) fn confirm_end(&mut self, now: Time, conn: ConnId) {
+    pub(crate) fn confirm_end(&mut self, conn: ConnId) {
         for fence in &mut self.fences {
             if let FenceStage::Unconfirmed(connections) = &mut fence.stage {
                 connections.retain(|&other| other != conn);
-                fence.stage = FenceStage::new(now, std::mem::take(connections));
+                fence.stage = FenceStage::new(self.clock, std::mem::take(connections));
             }
         }
-        self.let_reconnect(now);
+        self.let_reconnect();
     }
 
     /// Removes the fences whose time has passed.
-    pub(crate) fn take_down_fences(&mut self, now: Time, outbox: &mut Outbox) {
+    pub(crate) fn take_down_fences(&mut self, outbox: &mut Outbox) {
+        let now = self.clock;
         if self.take_down_where(|fence| fence.until <= now, outbox) {
-            self.let_reconnect(now);
+            self.let_reconnect();
         }
     }
 
@@ -151,10 +153,10 @@ impl HostEngine {
 
     /// Keeps the fences of a target that responds Connect Controller Busy until the next attempt to
     /// connect has a result.
-    pub(crate) fn prolong_fences(&mut self, now: Time, key: ControllerKey) {
+    pub(crate) fn prolong_fences(&mut self, key: ControllerKey) {
         let controller = &self.controllers[key];
         let (target, options) = (&controller.target, &controller.options);
-        let until = now + options.reconnect_delay + options.connect_timeout;
+        let until = self.clock + options.reconnect_delay + options.connect_timeout;
         for fence in self.fences.iter_mut().filter(|fence| fence.target == *target) {
             fence.until = fence.until.max(until);
         }
@@ -169,10 +171,10 @@ impl HostEngine {
     }
 
     /// Allows controllers that wait for fences to try to connect again.
-    fn let_reconnect(&mut self, now: Time) {
+    fn let_reconnect(&mut self) {
         for (key, controller) in self.controllers.iter_mut() {
             if matches!(controller.session.phase, ControllerPhase::Fenced) {
-                controller.session.phase = ControllerPhase::Resting(now);
+                controller.session.phase = ControllerPhase::Resting(self.clock);
                 self.ready_list.mark_ready(key);
             }
         }

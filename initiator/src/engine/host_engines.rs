@@ -1,12 +1,16 @@
 //! The engines of a host, with what they share.
 
+use std::sync::Arc;
+
 use rdma::Time;
 
 use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
+use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::Outbox;
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 use crate::engine::{HostEngine, NextTurn};
+use crate::memory::plan_region::ClaimedMemory;
 use crate::types::counters::HostCounters;
 
 /// The engines of a host, with the results and writes that they share. Ranges move from one engine
@@ -54,8 +58,28 @@ impl HostEngines {
         self.engines.values().fold(self.counters, |sum, engine| sum.and(engine.counters()))
     }
 
+    /// Starts a plan, for which `runs` returns the ranges of each engine. Without `now` the time of
+    /// the last turn counts.
+    pub(crate) fn submit_plan(
+        &mut self,
+        plan: Arc<PlanState>,
+        memory: ClaimedMemory,
+        runs: impl FnOnce(PlanKey) -> Vec<(EngineKey, PlanRun)>,
+        now: Option<Time>,
+    ) -> PlanKey {
+        if plan.is_replicated() {
+            self.choose_replicas(&plan, now);
+        }
+        let key = self.outbox.open_plan(plan, memory);
+        for (engine, run) in runs(key) {
+            // A handle of the controller keeps the host, and thereby its engine.
+            self.engines[engine].submit_run(run);
+        }
+        key
+    }
+
     /// Chooses the replica of each range of a plan.
-    pub(crate) fn choose_replicas(&mut self, plan: &PlanState, now: Option<Time>) {
+    fn choose_replicas(&mut self, plan: &PlanState, now: Option<Time>) {
         let load = |place: &ShardPlace| self.load(*place, now);
         let before: Vec<_> = plan.places().iter().map(load).collect();
         let mut loads = before.clone();
@@ -108,6 +132,16 @@ impl HostEngines {
         let outbox = &mut self.outbox;
         let engines = self.engines.values_mut();
         between + engines.map(|engine| engine.cancel_plan(plan, outbox)).sum::<usize>()
+    }
+
+    /// Cancels and closes a plan whose ticket was dropped.
+    pub(crate) fn close_plan(&mut self, plan: PlanKey) {
+        // A plan that has ended is removed when it is closed.
+        let has_ranges = self.outbox.is_plan_in_flight(plan);
+        self.outbox.close_plan(plan);
+        if has_ranges {
+            self.cancel_plan(plan);
+        }
     }
 
     /// Closes a ring; its reads send no further command.

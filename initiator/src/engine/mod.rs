@@ -9,14 +9,18 @@ pub(crate) mod change_count;
 pub(crate) mod check_state;
 pub(crate) mod checks;
 pub(crate) mod command_trace;
+pub(crate) mod completion;
 pub(crate) mod connect;
 pub(crate) mod connections;
 pub(crate) mod controller;
+pub(crate) mod deferred;
 pub(crate) mod device_events;
+pub(crate) mod expiry;
 pub(crate) mod failover;
 pub(crate) mod fence;
 pub(crate) mod health;
 pub(crate) mod host_engines;
+pub(crate) mod issue;
 pub(crate) mod limits;
 pub(crate) mod link;
 pub(crate) mod live_routes;
@@ -26,10 +30,11 @@ pub(crate) mod path_access;
 pub(crate) mod plan_run;
 pub(crate) mod plan_state;
 pub(crate) mod queue;
-pub(crate) mod range;
+pub(crate) mod range_lists;
 pub(crate) mod range_op;
 pub(crate) mod range_owner;
 pub(crate) mod range_queues;
+pub(crate) mod range_results;
 pub(crate) mod raw;
 pub(crate) mod ready_list;
 pub(crate) mod reconnect_delay;
@@ -40,6 +45,7 @@ pub(crate) mod results;
 pub(crate) mod same_machine;
 pub(crate) mod session;
 pub(crate) mod shard_routes;
+pub(crate) mod submission;
 pub(crate) mod task;
 pub(crate) mod wire;
 pub(crate) mod wr_id;
@@ -172,9 +178,9 @@ impl HostEngine {
     /// Does the work that is ready at `now`, without blocking.
     pub(crate) fn turn(&mut self, now: Time, outbox: &mut Outbox) -> NextTurn {
         self.take_fresh(now, outbox);
-        self.issue(now, outbox);
+        self.issue(outbox);
         for _ in 0..Self::ROUNDS {
-            if !self.round(now, outbox) {
+            if !self.round(outbox) {
                 return match self.deadline() {
                     Some(deadline) if deadline <= now => NextTurn::Busy,
                     deadline => NextTurn::SleepUntil(deadline),
@@ -192,7 +198,7 @@ impl HostEngine {
     /// is due.
     pub(crate) fn launch(&mut self, now: Time, outbox: &mut Outbox) -> Option<Time> {
         self.take_fresh(now, outbox);
-        self.issue(now, outbox);
+        self.issue(outbox);
         self.deadline()
     }
 
@@ -231,34 +237,34 @@ impl HostEngine {
         self.clock = now;
         let mut fresh = std::mem::take(&mut self.fresh);
         for op in fresh.ops.drain(..) {
-            self.start_range(now, op, outbox);
+            self.start_range(op, outbox);
         }
         for run in fresh.runs.drain(..) {
-            self.start_run(now, run, outbox);
+            self.start_run(run, outbox);
         }
         for (controller, raw) in fresh.raws.drain(..) {
-            self.submit_raw(now, controller, raw, outbox);
+            self.submit_raw(controller, raw, outbox);
         }
         for controller in fresh.closings.drain(..) {
-            self.start_closing(now, controller, outbox);
+            self.start_closing(controller, outbox);
         }
         // Keeps the room of the vectors.
         self.fresh = fresh;
     }
 
-    fn round(&mut self, now: Time, outbox: &mut Outbox) -> bool {
-        let mut worked = self.drain_events(now, outbox);
-        worked |= self.drain_completions(now, outbox);
-        self.run_timers(now, outbox);
-        self.issue(now, outbox);
+    fn round(&mut self, outbox: &mut Outbox) -> bool {
+        let mut worked = self.drain_events(outbox);
+        worked |= self.drain_completions(outbox);
+        self.run_timers(outbox);
+        self.issue(outbox);
         worked
     }
 
     /// Sends commands of the controllers that have become ready.
-    fn issue(&mut self, now: Time, outbox: &mut Outbox) {
+    fn issue(&mut self, outbox: &mut Outbox) {
         while let Some(controller) = self.ready_list.next_stirred() {
             if self.controllers.contains(controller) {
-                self.issue_waiting(now, controller, outbox);
+                self.issue_waiting(controller, outbox);
             }
             let deadline = self.controllers.get(controller).and_then(ControllerState::deadline);
             self.ready_list.set_timer(controller, deadline);
@@ -268,25 +274,25 @@ impl HostEngine {
         if self.pushed && !outbox.has_deferred() {
             // Responses cannot arrive before the flush returns, so no further round is needed.
             self.pushed = false;
-            self.wire.flush(now);
+            self.wire.flush(self.clock);
         }
     }
 
-    fn drain_events(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+    fn drain_events(&mut self, outbox: &mut Outbox) -> bool {
         for round in 0..Self::BATCH {
-            match self.wire.next_event(now, self.connections.are_idle()) {
+            match self.wire.next_event(self.clock, self.connections.are_idle()) {
                 Some(WireEvent::Connection(event)) => {
-                    self.handle_connection_event(now, event, outbox);
+                    self.handle_connection_event(event, outbox);
                 }
-                Some(WireEvent::QueueFailed(queue)) => self.queue_failed(now, queue, outbox),
-                Some(WireEvent::DeviceFailed) => self.device_failed(now, outbox),
+                Some(WireEvent::QueueFailed(queue)) => self.queue_failed(queue, outbox),
+                Some(WireEvent::DeviceFailed) => self.device_failed(outbox),
                 None => return round > 0,
             }
         }
         true
     }
 
-    fn handle_connection_event(&mut self, now: Time, event: CmEvent, outbox: &mut Outbox) {
+    fn handle_connection_event(&mut self, event: CmEvent, outbox: &mut Outbox) {
         let conn = match event {
             CmEvent::Resolved { conn }
             | CmEvent::Established { conn, .. }
@@ -302,34 +308,34 @@ impl HostEngine {
         }
         match (known, event) {
             (ConnectionRole::Opening { controller, qid }, CmEvent::Resolved { .. }) => {
-                self.handle_resolved(now, controller, qid, conn, outbox);
+                self.handle_resolved(controller, qid, conn, outbox);
             }
             (ConnectionRole::Opening { controller, .. }, CmEvent::Established { params, .. }) => {
                 self.connections.insert(conn, ConnectionRole::Open { controller });
-                self.handle_established(now, controller, conn, &params, outbox);
+                self.handle_established(controller, conn, &params, outbox);
             }
             (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
             (known, end) => {
                 if let Some(controller) = known.controller() {
-                    self.end_association(now, controller, end_cause(&end), outbox);
+                    self.end_association(controller, end_cause(&end), outbox);
                 }
                 // These events are the last of a connection.
                 self.connections.remove(conn);
                 self.wire.close(conn);
                 if let CmEvent::Disconnected { confirmed: true, .. } = end {
-                    self.confirm_end(now, conn);
+                    self.confirm_end(conn);
                 }
             }
         }
     }
 
-    fn queue_failed(&mut self, now: Time, queue: QueueKey, outbox: &mut Outbox) {
+    fn queue_failed(&mut self, queue: QueueKey, outbox: &mut Outbox) {
         let Some(queue) = self.queues.get(queue) else { return };
         let cause = ErrorKind::ConnectionLost("the RDMA device reports a failed queue pair");
-        self.end_association(now, queue.controller(), cause.into(), outbox);
+        self.end_association(queue.controller(), cause.into(), outbox);
     }
 
-    fn device_failed(&mut self, now: Time, outbox: &mut Outbox) {
+    fn device_failed(&mut self, outbox: &mut Outbox) {
         let keys: Vec<_> = self.controllers.keys().collect();
         for key in keys {
             let phase = self.controllers.get(key).map(|controller| &controller.session.phase);
@@ -340,16 +346,16 @@ impl HostEngine {
             ) = phase
             {
                 let cause = ErrorKind::ConnectionLost("the RDMA device failed");
-                self.end_association(now, key, cause.into(), outbox);
+                self.end_association(key, cause.into(), outbox);
             }
         }
     }
 
-    fn drain_completions(&mut self, now: Time, outbox: &mut Outbox) -> bool {
+    fn drain_completions(&mut self, outbox: &mut Outbox) -> bool {
         let mut arrivals = std::mem::take(&mut self.arrivals);
-        let worked = self.wire.poll(now, self.batch(), &mut arrivals);
+        let worked = self.wire.poll(self.clock, self.batch(), &mut arrivals);
         for arrival in arrivals.drain(..) {
-            self.handle_arrival(now, arrival, outbox);
+            self.handle_arrival(arrival, outbox);
         }
         self.arrivals = arrivals;
         worked
@@ -362,7 +368,7 @@ impl HostEngine {
         (self.ops.len() / 4).clamp(Self::BATCH_WORTH_A_CALL, Self::BATCH)
     }
 
-    fn handle_arrival(&mut self, now: Time, arrival: Arrival, outbox: &mut Outbox) {
+    fn handle_arrival(&mut self, arrival: Arrival, outbox: &mut Outbox) {
         // The queue was removed if an earlier completion of this batch ended its association.
         let Some(queue) = self.queues.get_mut(arrival.queue) else { return };
         let (key, qid) = (queue.controller(), queue.qid());
@@ -370,7 +376,7 @@ impl HostEngine {
         let finished = match arrival.what {
             ArrivalKind::Response { cqe, invalidated } => {
                 self.pushed = true;
-                self.controllers[key].health.keep_alive.last_answer = now;
+                self.controllers[key].health.keep_alive.last_answer = self.clock;
                 queue.received(&mut *self.wire, cqe, invalidated)
             }
             ArrivalKind::Sent { index } => Ok(queue.sent(index)),
@@ -378,27 +384,26 @@ impl HostEngine {
             ArrivalKind::Malformed(violation) => Err(violation),
             ArrivalKind::Failed(status) => {
                 let error = ErrorKind::ConnectionLost(association_end::reason(status));
-                return self.end_association(now, key, error.into(), outbox);
+                return self.end_association(key, error.into(), outbox);
             }
         };
         match finished {
             Ok(Some(FinishedCommand { work, cqe })) => {
                 if let (Task::Piece(piece), Some(trace)) = (&work, &mut outbox.trace) {
-                    self.trace_piece(now, (key, qid), piece, &cqe, trace);
+                    self.trace_piece((key, qid), piece, &cqe, trace);
                 }
-                self.handle_finished(now, key, work, cqe, outbox);
+                self.handle_finished(key, work, cqe, outbox);
             }
             Ok(None) => {}
             Err(Violation(rule)) => {
                 self.counters.protocol_violations += 1;
-                self.end_association(now, key, ErrorKind::Protocol(rule).into(), outbox);
+                self.end_association(key, ErrorKind::Protocol(rule).into(), outbox);
             }
         }
     }
 
     fn handle_finished(
         &mut self,
-        now: Time,
         controller: ControllerKey,
         task: Task,
         cqe: nvme_proto::Cqe,
@@ -406,25 +411,24 @@ impl HostEngine {
     ) {
         match task {
             Task::Piece(piece) => {
-                self.finish_piece(now, controller, piece, cqe.status(), outbox);
+                self.finish_piece(controller, piece, cqe.status(), outbox);
             }
             Task::Raw { promise, chunk, to_host, namespace, .. } => {
                 let buffer = (chunk, to_host);
                 self.finish_raw(controller, promise, buffer, namespace, &cqe, outbox);
             }
-            Task::Opening => self.advance_opening(now, controller, &cqe, outbox),
-            Task::KeepAlive => self.finish_keep_alive(now, controller, cqe.status(), outbox),
-            Task::Check(task) => self.finish_check(now, controller, task, &cqe, outbox),
-            Task::EventConfig => self.await_event(now, controller, &cqe, outbox),
-            Task::AsyncEvent => self.take_event(now, controller, &cqe, outbox),
+            Task::Opening => self.advance_opening(controller, &cqe, outbox),
+            Task::KeepAlive => self.finish_keep_alive(controller, cqe.status(), outbox),
+            Task::Check(task) => self.finish_check(controller, task, &cqe, outbox),
+            Task::EventConfig => self.await_event(controller, &cqe, outbox),
+            Task::AsyncEvent => self.take_event(controller, &cqe, outbox),
             Task::Abort => {}
-            Task::Shutdown => self.end_closing(now, controller, outbox),
+            Task::Shutdown => self.end_closing(controller, outbox),
         }
     }
 
     fn finish_keep_alive(
         &mut self,
-        now: Time,
         controller: ControllerKey,
         status: Status,
         outbox: &mut Outbox,
@@ -433,11 +437,11 @@ impl HostEngine {
         let keep_alive = &mut known.health.keep_alive;
         keep_alive.sent = None;
         if keep_alive.watch.is_some() {
-            keep_alive.watch = known.options.silence().map(|silence| now + silence / 2);
+            keep_alive.watch = known.options.silence().map(|silence| self.clock + silence / 2);
         }
         if !status.is_success() {
             let error = ErrorKind::Status(status).into();
-            self.end_association(now, controller, error, outbox);
+            self.end_association(controller, error, outbox);
         }
     }
 

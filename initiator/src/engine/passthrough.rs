@@ -18,13 +18,7 @@ use crate::types::error::ErrorKind;
 const RESERVED_SLOTS: usize = 4;
 
 impl HostEngine {
-    pub(crate) fn submit_raw(
-        &mut self,
-        now: Time,
-        key: ControllerKey,
-        mut raw: Raw,
-        outbox: &mut Outbox,
-    ) {
+    pub(crate) fn submit_raw(&mut self, key: ControllerKey, mut raw: Raw, outbox: &mut Outbox) {
         let Some(controller) = self.controllers.get_mut(key) else {
             return raw.promise.keep(Err(ErrorKind::Closed.into()), outbox);
         };
@@ -43,12 +37,12 @@ impl HostEngine {
             return raw.promise.keep(Err(error.of_target(&controller.target)), outbox);
         }
         self.ready_list.mark_ready(key);
-        raw.deadline = now + controller.options.admin_timeout;
+        raw.deadline = self.clock + controller.options.admin_timeout;
         controller.raws.push(raw);
     }
 
     /// Sends waiting commands, as far as there is room.
-    pub(crate) fn issue_raw(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn issue_raw(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         while self.controllers[key].session.is_live() && self.controllers[key].takes_raw(outbox) {
             let Some(queue) = self.raw_queue(key) else { return };
             let controller = &mut self.controllers[key];
@@ -58,7 +52,7 @@ impl HostEngine {
                 return;
             }
             if let Some(raw) = controller.raws.waiting.pop_front() {
-                self.issue_one_raw(now, key, queue, raw, outbox);
+                self.issue_one_raw(key, queue, raw, outbox);
             }
         }
     }
@@ -82,7 +76,6 @@ impl HostEngine {
 
     fn issue_one_raw(
         &mut self,
-        now: Time,
         key: ControllerKey,
         queue: QueueKey,
         raw: Raw,
@@ -107,7 +100,7 @@ impl HostEngine {
         self.counters.commands += 1;
         if let Err((error, task)) = queue.issue(&mut *self.wire, sqe, data, task) {
             self.interrupt(key, task, outbox);
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         }
     }
 
@@ -142,7 +135,8 @@ impl HostEngine {
 
     /// Fails commands that were not sent in time. If a command that was sent has no response in
     /// time, the association is ended.
-    pub(crate) fn expire_raw(&mut self, now: Time, key: ControllerKey, outbox: &mut Outbox) {
+    pub(crate) fn expire_raw(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let controller = &mut self.controllers[key];
         if controller.raws.expiry.is_none_or(|time| time > now) {
             return;
@@ -159,7 +153,7 @@ impl HostEngine {
         let issued = self.earliest_issued_raw(key);
         if issued.is_some_and(|deadline| deadline <= now) {
             let error = ErrorKind::ConnectionLost("a command was not answered");
-            self.end_association(now, key, error.into(), outbox);
+            self.end_association(key, error.into(), outbox);
         }
         if let Some(controller) = self.controllers.get(key) {
             let waiting = controller.raws.iter().map(|raw| raw.deadline).min();

@@ -8,11 +8,12 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RangeKey, RunKey};
+use crate::engine::completion::RangeService;
+use crate::engine::issue::Advance;
 use crate::engine::plan_state::PlanState;
-use crate::engine::range::Advance;
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
 use crate::engine::range_owner::RangeOwner;
-use crate::engine::results::{Outbox, RangeService};
+use crate::engine::results::Outbox;
 use crate::engine::session::ControllerPhase;
 use crate::engine::{HostEngine, earliest};
 use crate::memory::region::Keys;
@@ -112,7 +113,8 @@ pub(crate) enum RunStep {
 
 impl HostEngine {
     /// Queues a new run for its controller, or ends it if that is not possible.
-    pub(crate) fn start_run(&mut self, now: Time, run_key: RunKey, outbox: &mut Outbox) {
+    pub(crate) fn start_run(&mut self, run_key: RunKey, outbox: &mut Outbox) {
+        let now = self.clock;
         let Some(run) = self.runs.get_mut(run_key) else { return };
         let Some(controller) = self.controllers.get_mut(run.controller) else {
             self.end_run(run_key, &ErrorKind::Closed.into(), outbox);
@@ -149,7 +151,6 @@ impl HostEngine {
     /// Sends the next command of a run, which is the first in its line.
     pub(crate) fn issue_run(
         &mut self,
-        now: Time,
         key: ControllerKey,
         run_key: RunKey,
         outbox: &mut Outbox,
@@ -157,7 +158,7 @@ impl HostEngine {
         let Some(op_key) = self.current_range(key, run_key, outbox) else {
             return self.step_over(key, run_key);
         };
-        match self.advance(now, key, op_key, outbox) {
+        match self.advance(key, op_key, outbox) {
             Advance::Issued(bytes) => {
                 self.note_issued(key, run_key, op_key, bytes);
                 RunStep::Issued
@@ -358,9 +359,9 @@ impl HostEngine {
     }
 
     /// Starts the time-outs of runs that wait for a controller without a connection.
-    pub(crate) fn start_run_clocks(&mut self, now: Time, key: ControllerKey) {
+    pub(crate) fn start_run_clocks(&mut self, key: ControllerKey) {
         let controller = &self.controllers[key];
-        let since = controller.session.outage.as_ref().map_or(now, |outage| outage.since);
+        let since = controller.session.outage.as_ref().map_or(self.clock, |outage| outage.since);
         for (_, run) in self.runs.iter_mut().filter(|(_, run)| run.controller == key) {
             run.deadline = since.max(run.began) + controller.options.io_timeout;
             self.next_expiry = earliest(self.next_expiry, Some(run.expiry()));
@@ -369,7 +370,8 @@ impl HostEngine {
 
     /// Fails ranges that were not started and whose deadline has passed. If the controller is
     /// connected again, the time-out is stopped: they only wait for room.
-    pub(crate) fn expire_runs(&mut self, now: Time, outbox: &mut Outbox) {
+    pub(crate) fn expire_runs(&mut self, outbox: &mut Outbox) {
+        let now = self.clock;
         for run_key in self.runs_where(|run| run.expiry() <= now) {
             let run = &mut self.runs[run_key];
             let Some(controller) = self.controllers.get(run.controller) else { continue };

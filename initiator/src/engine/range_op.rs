@@ -7,8 +7,8 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RunKey};
+use crate::engine::completion::RangeService;
 use crate::engine::range_owner::RangeOwner;
-use crate::engine::results::{Outbox, RangeService};
 use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
 use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Keys, RegionSlice};
@@ -40,11 +40,11 @@ pub(crate) struct DisplacedRange {
     pub(crate) error: Error,
 }
 
-/// What is left of a displaced range.
+/// Rest of a displaced range, by its owner.
 pub(crate) enum Displaced {
     /// A range of a ring, which is moved as it is.
-    OfRing(RangeOp),
-    /// Index of a plan's range, which is read anew.
+    OfRing(Box<RangeOp>),
+    /// Index of a plan's range, which starts again.
     OfPlan { plan: PlanKey, index: u32, service: RangeService },
 }
 
@@ -161,16 +161,6 @@ impl RangeOp {
         self.attempts += u32::from(self.began.is_some());
         (self.trouble, self.place) = (None, RangeList::Fresh);
         self
-    }
-
-    /// Ends the range with an error.
-    pub(crate) fn fail(self, error: Error, now: Time, outbox: &mut Outbox) {
-        if let Some(write) = self.write {
-            outbox.writes.end(write);
-        }
-        let service = self.service(now);
-        let result = Err(error.of_attempts(service.attempts));
-        outbox.complete(self.owner, self.slice, result, service);
     }
 
     /// Returns the number of bytes for which no command was sent.

@@ -75,7 +75,7 @@ pub(crate) struct RawReply {
 /// Commands of a controller that were not sent yet.
 #[derive(Default)]
 pub(crate) struct RawQueue {
-    /// Commands in line.
+    /// Commands in the order in which they are sent.
     pub(crate) waiting: VecDeque<Raw>,
     /// Commands that wait for the check of their namespace, or for a fence.
     unchecked: VecDeque<Raw>,
@@ -117,12 +117,12 @@ impl RawQueue {
         self.unchecked = unchecked;
     }
 
-    /// Returns all commands.
+    /// Returns the commands that wait, whether set aside or not.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Raw> {
         self.waiting.iter().chain(&self.unchecked)
     }
 
-    /// Removes and returns all commands.
+    /// Removes and returns the commands that wait, whether set aside or not.
     pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Raw> + use<> {
         let Self { waiting, unchecked, .. } = mem::take(self);
         waiting.into_iter().chain(unchecked)

@@ -5,48 +5,19 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use crate::driver::foreign_code;
+use rdma::Time;
+
 use crate::engine::arena::{Arena, PlanKey, RingKey};
+use crate::engine::completion::{RangeCompletion, RangeService};
+use crate::engine::deferred::Deferred;
 use crate::engine::plan_state::PlanState;
-use crate::engine::range_op::{Displaced, DisplacedRange};
+use crate::engine::range_op::{Displaced, DisplacedRange, RangeOp};
 use crate::engine::range_owner::RangeOwner;
 use crate::engine::write_table::WriteTable;
 use crate::memory::plan_region::{ClaimedMemory, KeptMemory};
 use crate::memory::region::RegionSlice;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::host_trace::TraceInProgress;
-use crate::types::plan::Outcome;
-
-/// Result of a range that was submitted to a ring.
-#[derive(Debug)]
-pub struct RangeCompletion {
-    /// Token that was given with the range.
-    pub token: u64,
-    /// Memory of the range, which the target can no longer access.
-    pub slice: RegionSlice,
-    /// `Ok` if all bytes were transferred; else the slice's contents are unspecified.
-    pub result: Result<(), Error>,
-}
-
-/// Data on the execution of a range, for the outcome in its plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RangeService {
-    /// Bits of [`Outcome::path`](crate::Outcome::path) so far.
-    pub(crate) path: u8,
-    pub(crate) attempts: u32,
-    pub(crate) latency_us: u32,
-}
-
-impl RangeService {
-    fn outcome(self, result: &Result<(), Error>) -> Outcome {
-        Outcome {
-            status: result.as_ref().map_or_else(Outcome::status_of, |()| 0),
-            path: self.path,
-            attempts: self.attempts.try_into().unwrap_or(u8::MAX),
-            latency_us: self.latency_us,
-        }
-    }
-}
 
 /// State that all engines of a host share: its rings, plans and writes, and the wakers to call
 /// after its lock is released.
@@ -193,6 +164,16 @@ impl Outbox {
             }
         }
         cancelled.len()
+    }
+
+    /// Ends a range with an error.
+    pub(crate) fn fail(&mut self, op: RangeOp, error: Error, now: Time) {
+        if let Some(write) = op.write {
+            self.writes.end(write);
+        }
+        let service = op.service(now);
+        let result = Err(error.of_attempts(service.attempts));
+        self.complete(op.owner, op.slice, result, service);
     }
 
     /// Adds a range that may continue elsewhere.
@@ -379,25 +360,6 @@ impl Outbox {
     }
 }
 
-/// Work that is done after the host's lock is released, since it calls foreign code.
-#[derive(Default)]
-pub(crate) struct Deferred {
-    wakers: Vec<Waker>,
-    discarded: Vec<RangeCompletion>,
-    ended: Vec<KeptMemory>,
-}
-
-impl Deferred {
-    /// Does all of the work, even if some of it panics; keeps the capacity of the lists.
-    pub(crate) fn run(&mut self) {
-        self.discarded.clear();
-        self.ended.clear();
-        for waker in self.wakers.drain(..) {
-            foreign_code::call("a waker", || waker.wake());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -405,6 +367,7 @@ mod tests {
 
     use super::*;
     use crate::driver::process::Process;
+    use crate::engine::deferred::Deferred;
     use crate::engine::reply::promise;
     use crate::memory::region::Grant;
 

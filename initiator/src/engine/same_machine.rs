@@ -204,8 +204,8 @@ impl HostEngine {
         choice.has_no_network = self.wire.facts().shares_memory;
     }
 
-    /// Replaces the device of the engine, which has no connections, and returns the old one. Waiting
-    /// operations keep their keys. After an error the engine is unchanged.
+    /// Replaces the device of the engine, which has no connections, and returns the old one.
+    /// Waiting operations keep their keys. After an error the engine is unchanged.
     pub(crate) fn change_wire(&mut self, wire: Box<dyn Wire>) -> Result<Box<dyn Wire>, Error> {
         let mut domains = BTreeMap::new();
         for key in self.controllers.keys() {

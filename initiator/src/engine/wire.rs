@@ -1,4 +1,4 @@
-//! What an engine needs of an RDMA provider, without the provider's types.
+//! Interface between an engine and an RDMA provider, without the provider's types.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -50,7 +50,7 @@ pub(crate) trait Wire: Send {
         connections: &[(ConnId, ConnectionRole)],
     );
 
-    /// Discards a connection, of which no event follows.
+    /// Discards a connection; no event of it follows.
     fn close(&mut self, conn: ConnId);
 
     /// Returns the next event. If `is_idle`, events of connections are polled for only now and then
@@ -119,8 +119,9 @@ pub(crate) struct NewQueue<'a> {
 }
 
 /// An event other than a completion.
+#[expect(clippy::large_enum_variant, reason = "an event is handled before the next is taken")]
 pub(crate) enum WireEvent {
-    /// The device failed.
+    /// The device failed, and with it all queue pairs.
     DeviceFailed,
     /// The device reports that the queue pair of a queue failed.
     QueueFailed(QueueKey),
@@ -158,7 +159,7 @@ pub(crate) struct Arrival {
     pub(crate) what: ArrivalKind,
 }
 
-/// What has completed. An index is that of a command slot.
+/// Kind of an [`Arrival`]. An index is that of a command slot.
 pub(crate) enum ArrivalKind {
     /// A response arrived, and its receive was posted again. `invalidated` is the remote key that
     /// the target invalidated with it.
@@ -167,7 +168,7 @@ pub(crate) enum ArrivalKind {
     Sent { index: u16 },
     /// The memory window of a slot was invalidated.
     Invalidated { index: u16 },
-    /// What the target sent is no response.
+    /// A message arrived that is no response.
     Malformed(Violation),
     /// A work request failed.
     Failed(WcStatus),
