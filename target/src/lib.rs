@@ -93,7 +93,7 @@ pub mod stepped {
     pub use crate::driver::assembly::Assembly;
     pub use crate::driver::stepped::{LiveChange, Stepped};
     pub use crate::inventory::Registry;
-    pub use crate::inventory::export::{Decorate, OpenPurpose};
+    pub use crate::inventory::open::{Decorate, OpenPurpose};
     pub use crate::inventory::port::Port;
     pub use crate::poll_group::{PollGroupStats, Turn};
     pub use crate::storage::{CallId, Engine, EngineEvent, EngineStats, Inline};

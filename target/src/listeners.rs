@@ -17,10 +17,11 @@ use crate::config::{Config, PortConfig, ProviderChoice};
 use crate::controller::Associations;
 use crate::driver::devices::{DeviceRole, Devices};
 use crate::inventory::Registry;
-use crate::inventory::error::ChangeError;
-use crate::inventory::export::OpenPurpose;
+use crate::inventory::error::{ChangeError, ReloadError};
+use crate::inventory::open::OpenPurpose;
+use crate::inventory::open_warnings::log_unopened;
 use crate::inventory::port::{Port, PortState};
-use crate::inventory::reload::{ReloadError, ReloadReport};
+use crate::inventory::report::EditReport;
 use crate::limits::MAX_PORTS;
 use crate::listen_error::{AddError, AddressError, ListenError};
 use crate::listen_retries::{MissingAddresses, NetworkState, UnsharedPorts};
@@ -362,11 +363,11 @@ impl Listeners {
             }
             self.open(&mut devices, &self.unbound_port(address)?)?;
         }
-        let added = self.associations.add_listener(nqn, address);
+        let added = self.associations.edit(|edit| edit.add_listener(nqn, address));
         if added.is_err() {
             self.close_unwanted(&mut devices);
         }
-        added
+        added.map(drop)
     }
 
     /// Stops serving a subsystem at an address and ends the associations there. Also stops
@@ -380,21 +381,20 @@ impl Listeners {
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
         let mut devices = self.devices();
-        self.associations.remove_listener(nqn, address)?;
+        self.associations.edit(|edit| edit.remove_listener(nqn, address))?;
         self.close_unwanted(&mut devices);
         Ok(())
     }
 
-    /// Removes a subsystem with its namespaces and listeners. Returns one line for each namespace
-    /// that could not be flushed or closed.
+    /// Removes a subsystem with its namespaces and listeners.
     ///
     /// # Errors
     /// See [`ChangeError`]. Nothing has changed then.
-    pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<Vec<String>, ChangeError> {
+    pub(crate) fn remove_subsystem(&self, nqn: &Nqn) -> Result<EditReport, ChangeError> {
         let mut devices = self.devices();
-        let warnings = self.associations.remove_subsystem(nqn)?;
+        let (_, report) = self.associations.edit(|edit| edit.remove_subsystem(nqn))?;
         self.close_unwanted(&mut devices);
-        Ok(warnings)
+        Ok(report)
     }
 
     /// Applies a configuration to exports and listeners; with [`OpenPurpose::Check`], only returns
@@ -406,32 +406,33 @@ impl Listeners {
         &self,
         config: Config,
         purpose: OpenPurpose,
-    ) -> Result<ReloadReport, ReloadError> {
+    ) -> Result<EditReport, ReloadError> {
         let differences = self.applied.differences_at_start(&config);
         if !differences.is_empty() {
             return Err(ReloadError::AtStart(differences));
         }
         let mut devices = self.devices();
         let new = self.new_ports(&config)?;
-        match purpose {
-            OpenPurpose::Check => {
-                for port in &new {
-                    try_address(&config, port.configured_address().ip())?;
-                }
-                return self.associations.reload(&config, &new, purpose);
+        if purpose == OpenPurpose::Check {
+            for port in &new {
+                try_address(&config, port.configured_address().ip())?;
             }
-            OpenPurpose::Serve => {}
+            let registry = self.associations.registry();
+            let changes = registry.try_edit(|edit| edit.reload(&config, &new))?;
+            return Ok(EditReport { changes, ..EditReport::default() });
         }
         let opened = new.iter().try_for_each(|port| self.open(&mut devices, port));
         let reloaded = opened
             .map_err(ReloadError::from)
-            .and_then(|()| self.associations.reload(&config, &new, purpose));
+            .and_then(|()| self.associations.edit(|edit| edit.reload(&config, &new)));
         if reloaded.is_ok() {
             self.applied.set(config);
         }
         // After a failure, these are the new ports.
         self.close_unwanted(&mut devices);
-        reloaded
+        let (_, report) = reloaded?;
+        log_unopened(&report.unopened);
+        Ok(report)
     }
 
     /// Creates the ports that a configuration adds, except for wildcard addresses.
@@ -447,7 +448,7 @@ impl Listeners {
             {
                 return Err(ReloadError::PortId { address: wanted.address, id: port.id });
             }
-            new.push(Arc::new(Port::new(wanted, &[])));
+            new.push(Arc::new(Port::new(wanted)));
         }
         Ok(new)
     }

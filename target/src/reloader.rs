@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{Config, ConfigError};
-use crate::inventory::export::OpenPurpose;
-use crate::inventory::reload::{ReloadError, ReloadReport};
+use crate::inventory::error::ReloadError;
+use crate::inventory::open::OpenPurpose;
+use crate::inventory::report::EditReport;
 use crate::listeners::Listeners;
 
 /// Configuration file, and how to read it.
@@ -48,7 +49,7 @@ impl Reloader {
     ///
     /// # Errors
     /// See [`ReloadError`]. Nothing has changed then.
-    pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<ReloadReport, ReloadError> {
+    pub(crate) fn reload(&self, purpose: OpenPurpose) -> Result<EditReport, ReloadError> {
         self.listeners.reload((self.source.read)()?, purpose)
     }
 }

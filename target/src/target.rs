@@ -15,8 +15,8 @@ use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions, tell_of_few_
 use crate::driver::turn_mark::TurnWatch;
 use crate::inventory::Registry;
 use crate::inventory::error::ExportError;
-use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::open::OpenPurpose;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::listen_error::AddressError;

@@ -7,6 +7,7 @@
 mod document;
 mod error;
 pub(crate) mod identifiers;
+mod namespace_spec;
 mod quick;
 mod toml_model;
 mod units;
@@ -27,6 +28,7 @@ use uuid::Uuid;
 
 pub use self::error::ConfigError;
 pub use self::identifiers::Eui64;
+pub(crate) use self::namespace_spec::NamespaceSpec;
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 
@@ -344,6 +346,14 @@ impl Medium {
         match self {
             Self::File { path, .. } | Self::Block { path } => Some(path),
             Self::Null { .. } | Self::Memory { .. } => None,
+        }
+    }
+
+    /// Configured directory in which the file was found; `None` for other media.
+    pub(crate) fn directory(&self) -> Option<&Path> {
+        match self {
+            Self::File { root, .. } => root.as_deref(),
+            Self::Block { .. } | Self::Null { .. } | Self::Memory { .. } => None,
         }
     }
 

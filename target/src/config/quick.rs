@@ -7,10 +7,9 @@ use std::time::Duration;
 
 use nvme_proto::{Nqn, Nsid};
 
-use super::identifiers::derived_nguid;
 use super::{
-    AnaGroupId, Config, ConfigError, Cores, DirectIo, DirectoryConfig, DiskFaults, HostPolicy,
-    Medium, MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    Config, ConfigError, Cores, DirectIo, DirectoryConfig, HostPolicy, Medium, MetricsDetail,
+    NamespaceSpec, Origin, PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine, SubsystemIdentity};
 use crate::limits::Limits;
@@ -98,23 +97,10 @@ impl Quick {
         let mut namespaces = Vec::with_capacity(files.len());
         for ((path, name), nsid) in files.iter().zip(names(&files)).zip(1..) {
             let medium = medium(path.to_path_buf());
-            let uuid = medium.namespace_uuid(&identity, &name);
-            namespaces.push(NamespaceConfig {
-                nsid: Nsid(nsid),
-                uuid,
-                nguid: derived_nguid(uuid),
-                eui64: None,
-                medium,
-                faults: DiskFaults::NONE,
-                writable: self.writable,
-                content_id: None,
-                lba_shift: None,
-                direct_io: self.direct_io,
-                ana_group: AnaGroupId::DEFAULT,
-                visible_to: None,
-                origin: Origin(format!("argument {}", path.display())),
-                name,
-            });
+            let spec = NamespaceSpec::new(name, medium, self.writable);
+            let spec = NamespaceSpec { direct_io: self.direct_io, ..spec };
+            let origin = Origin(format!("argument {}", path.display()));
+            namespaces.push(spec.resolve(Nsid(nsid), &identity, origin));
         }
         if self.paths.is_empty() {
             let message = "nothing to export; name files or directories to export, or a configuration \

@@ -12,7 +12,7 @@ use super::command::{
 use super::queue::{Queue, QueueState};
 use super::{admin, error_log, fabrics, io};
 use crate::backend::BackendError;
-use crate::inventory::exports::Exports;
+use crate::inventory::published::Exports;
 
 impl Queue {
     /// Checks a submission queue entry before the data of the command is moved.

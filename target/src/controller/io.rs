@@ -9,8 +9,8 @@ use super::queue::Live;
 use super::support::Support;
 use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
-use crate::inventory::exports::Exports;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::published::Exports;
 use crate::metrics::io_counters::IoCounters;
 
 /// Checks an I/O command and converts its range to bytes. `Err` is the outcome with which to

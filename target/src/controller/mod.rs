@@ -8,6 +8,7 @@
 //! reservations, namespace management, NVM subsystem reset.
 
 mod admin;
+mod announcements;
 mod association;
 mod associations;
 mod async_event;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam::channel::{self, Receiver, Sender};
 
 use super::notify;
-use crate::inventory::export::OpenPurpose;
+use crate::inventory::open::OpenPurpose;
 use crate::reloader::Reloader;
 
 /// Handle that wakes the thread for reloads; `None` if the configuration cannot be reloaded.

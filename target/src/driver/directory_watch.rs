@@ -20,7 +20,8 @@ use crate::applied_config::AppliedConfig;
 use crate::backend::{FolderEntry, ServedFolder, ServedRoot};
 use crate::config::Config;
 use crate::controller::Associations;
-use crate::inventory::refresh::WatchedFiles;
+use crate::inventory::edit::directories::WatchedFiles;
+use crate::inventory::error::ReloadError;
 use crate::limits::DIRECTORY_DEPTH;
 
 /// Time without inotify events after which a directory is scanned, so that many files that arrive
@@ -233,8 +234,13 @@ impl Follower {
             return true;
         }
         self.files.unfinished.retain(|path| path.symlink_metadata().is_ok());
-        match self.associations.refresh_directories(config, &mut self.files) {
-            Ok(report) => {
+        let files = &mut self.files;
+        let followed = self
+            .associations
+            .edit(|edit| edit.follow_directories(config, files).map_err(ReloadError::from));
+        match followed {
+            Ok((known, report)) => {
+                self.files.end_scan(known, &report.unopened);
                 self.last_error = None;
                 for warning in report.warnings {
                     tracing::warn!("{warning}");

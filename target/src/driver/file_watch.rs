@@ -72,8 +72,8 @@ mod tests {
     use crate::config::Config;
     use crate::doorbell::Doorbell;
     use crate::inventory::Registry;
-    use crate::inventory::change::Closed;
-    use crate::inventory::export::OpenPurpose;
+    use crate::inventory::close::Closed;
+    use crate::inventory::open::OpenPurpose;
 
     const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
@@ -102,8 +102,9 @@ mod tests {
         let round = round(folder.path(), "");
         let registry = round.associations.registry();
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
-        let removed = registry.remove_namespace(&Nqn::new(NQN).expect("valid"), Nsid(1));
-        let removed = removed.expect("it is there");
+        let nqn = Nqn::new(NQN).expect("valid");
+        let removed = registry.edit(|edit| edit.remove_namespace(&nqn, Nsid(1)));
+        let removed = removed.expect("it is there").1.closing().remove(0);
         assert!(core.follow());
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
         let _closes = close_removed(Arc::clone(&round.associations)).expect("a thread");

@@ -9,16 +9,15 @@ use nvme_proto::log::AnaState;
 use nvme_proto::{Nqn, Nsid};
 use rdma::{Device, Provider, Time};
 
-use crate::config::Medium;
+use crate::config::{Medium, NamespaceSpec};
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
 use crate::driver::devices::{Acceptors, DeviceRole, Devices};
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::NewNamespace;
-use crate::inventory::exports::NamespaceChange;
+use crate::inventory::apply::Applied;
+use crate::inventory::edit::namespaces::NewNamespace;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
 use crate::storage::Engine;
@@ -34,7 +33,7 @@ pub struct Stepped {
     /// Time before which each group gets no turn.
     stalled: Vec<Time>,
     /// Changes of namespaces. Hosts are notified of each once all cores have adopted it.
-    unannounced: Vec<PublishedNamespace>,
+    unannounced: Vec<Applied>,
 }
 
 /// Change of a subsystem that an operator makes at run time.
@@ -50,12 +49,6 @@ pub enum LiveChange {
     AllowAnyHost(bool),
     /// Removes the namespace with this NSID, or adds one of 64 KiB that reads as zeros.
     ToggleNamespace(Nsid),
-}
-
-/// A change of a namespace that cores have not all adopted yet.
-struct PublishedNamespace {
-    change: NamespaceChange,
-    removed: bool,
 }
 
 impl Stepped {
@@ -122,20 +115,24 @@ impl Stepped {
             LiveChange::Ana(address, state) => {
                 associations.set_ana_state(nqn, address, None, state)?;
             }
-            LiveChange::AddListener(address) => associations.add_listener(nqn, address)?,
-            LiveChange::RemoveListener(address) => associations.remove_listener(nqn, address)?,
+            LiveChange::AddListener(address) => {
+                associations.edit(|edit| edit.add_listener(nqn, address))?;
+            }
+            LiveChange::RemoveListener(address) => {
+                associations.edit(|edit| edit.remove_listener(nqn, address))?;
+            }
             LiveChange::AllowAnyHost(allowed) => {
-                associations.change_hosts(nqn, HostsChange::AllowAny(allowed))?;
+                let change = HostsChange::AllowAny(allowed);
+                associations.edit(|edit| edit.change_hosts(nqn, change))?;
             }
             LiveChange::ToggleNamespace(nsid) => {
                 let registry = associations.registry();
-                let index = registry.find_subsystem(nqn)?.index;
-                let removed = registry.exports().list(index).get(nsid).is_some();
-                let change = match removed {
-                    true => registry.remove_namespace(nqn, nsid)?,
-                    false => registry.add_namespace(nqn, zeros(nsid))?,
-                };
-                self.unannounced.push(PublishedNamespace { change, removed });
+                let is_there = registry.find_subsystem(nqn)?.namespace(nsid).is_some();
+                let (_, applied) = registry.edit(|edit| match is_there {
+                    true => edit.remove_namespace(nqn, nsid),
+                    false => edit.add_namespace(nqn, zeros(nsid)).map(drop),
+                })?;
+                self.unannounced.push(applied);
             }
         }
         Ok(())
@@ -150,14 +147,15 @@ impl Stepped {
     fn finish_changes(&mut self) {
         let registry = self.associations.registry();
         let publication = registry.publication();
-        let is_known = |it: &mut PublishedNamespace| {
-            publication.wait_adopted(it.change.generation, Duration::ZERO)
+        let is_known = |applied: &mut Applied| {
+            let is_adopted = |generation| publication.wait_adopted(generation, Duration::ZERO);
+            applied.generation.is_none_or(is_adopted)
         };
-        for PublishedNamespace { change, removed } in self.unannounced.extract_if(.., is_known) {
-            self.associations.announce(&[&change]);
-            if removed {
+        for applied in self.unannounced.extract_if(.., is_known) {
+            self.associations.announce(&applied);
+            for closing in applied.closing() {
                 // A busy namespace is closed in a later turn.
-                let _ = registry.close(change, Duration::ZERO);
+                let _ = registry.close(closing, Duration::ZERO);
             }
         }
         registry.close_idle();
@@ -220,20 +218,7 @@ impl Stepped {
 
 fn zeros(nsid: Nsid) -> NewNamespace {
     let name = format!("zeros {nsid}");
-    NewNamespace {
-        nsid: Some(nsid),
-        bdev: name.clone(),
-        name,
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        content_id: None,
-        direct_io: crate::config::DirectIo::default(),
-        medium: Medium::Null { size_bytes: 64 << 10 },
-        writable: false,
-        lba_shift: None,
-        ana_group: AnaGroupId::DEFAULT,
-        masked: false,
-        opened: None,
-    }
+    let medium = Medium::Null { size_bytes: 64 << 10 };
+    let spec = NamespaceSpec::new(name.clone(), medium, false);
+    NewNamespace { nsid: Some(nsid), spec, bdev: name, opened: None }
 }

@@ -47,6 +47,15 @@ pub(crate) enum HostsChange {
     AllowAny(bool),
 }
 
+/// Change to the hosts that see a namespace with a list of hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VisibilityChange {
+    /// Shows it to the host with this NQN.
+    Show(Nqn),
+    /// Hides it from the host with this NQN.
+    Hide(Nqn),
+}
+
 /// Reason that a change to the hosts of a subsystem or namespace is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostsError {

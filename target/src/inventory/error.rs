@@ -6,7 +6,7 @@ use nvme_proto::{Nqn, Nsid};
 
 use crate::backend::OpenError;
 use crate::config::identifiers::IdentifierError;
-use crate::config::{NamespaceConfig, Origin};
+use crate::config::{ConfigError, NamespaceConfig, Origin};
 use crate::derived_ids::NAME_BYTES;
 use crate::inventory::allowed_host::HostsError;
 use crate::inventory::persist::nsid::NsidFileError;
@@ -79,6 +79,22 @@ pub enum ExportError {
         /// Place in the configuration that names the first namespace.
         other_origin: Origin,
     },
+    /// A file would be opened again with other settings, while the present namespace holds a lock
+    /// on it because hosts may write it.
+    #[error(
+        "{name} ({origin}) is exported as namespace {nsid} of {nqn} already, and hosts may write it; take it out of \
+         the configuration, reload, and put it in again"
+    )]
+    Written {
+        /// Name that the namespace would have.
+        name: String,
+        /// Place in the configuration that names the new namespace.
+        origin: Origin,
+        /// NQN of the subsystem that exports the file now.
+        nqn: String,
+        /// NSID under which the file is exported now.
+        nsid: Nsid,
+    },
     /// The configuration has more than `MAX_NAMESPACES` namespaces.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,
@@ -133,9 +149,11 @@ pub(crate) enum ChangeError {
     /// The namespace cannot have another size, or not the requested one.
     #[error("namespace {nsid} of {nqn} stays as it is: {reason}")]
     NotResizable { nqn: String, nsid: Nsid, reason: &'static str },
-    /// The new name of the namespace is empty or too long.
+    /// The name of the namespace is empty or too long.
     #[error("a name has 1 to {NAME_BYTES} bytes")]
     Name,
+    #[error("content_id is empty; write what names these bytes, as a checksum or a version")]
+    NoContentId,
     /// A request to clear write protection names a namespace that was added as read-only.
     #[error("namespace {nsid} of {nqn} was added to be read only")]
     ReadOnly { nqn: String, nsid: Nsid },
@@ -148,6 +166,46 @@ pub(crate) enum ChangeError {
     /// The file with the write protections cannot be read or written.
     #[error(transparent)]
     Protection(#[from] ProtectionError),
+}
+
+/// Reason that a reload is refused; its message is one line with the remedy.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ReloadError {
+    /// The configuration file cannot be read or is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The configuration changes these keys, which are read only at the start of the target.
+    #[error("nothing is changed, since these are read at the start only: {}; restart the target", .0.join(", "))]
+    AtStart(Vec<&'static str>),
+    /// The configuration changes a setting that is fixed while its subsystem exists.
+    #[error(
+        "nothing is changed, since {key} of subsystem {nqn} has changed; take the subsystem out of the configuration, \
+         reload, and put it in again"
+    )]
+    OfSubsystem {
+        nqn: String,
+        /// Key in the configuration file that has changed.
+        key: &'static str,
+    },
+    /// The configuration has more than `MAX_SUBSYSTEMS` subsystems.
+    #[error("nothing is changed: more than {MAX_SUBSYSTEMS} subsystems")]
+    TooManySubsystems,
+    /// A namespace or directory cannot be opened.
+    #[error("nothing is changed: {0}")]
+    Export(#[from] ExportError),
+    /// The target cannot listen at a new address.
+    #[error("nothing is changed: {0}")]
+    Address(#[from] AddressError),
+    /// The target listens at an address already, under another port ID than the configuration has.
+    #[error(
+        "nothing is changed, since the target listens at {address} as port id {id} already; give it that id, or take \
+         the address out of the configuration, reload, and put it in again"
+    )]
+    PortId {
+        address: SocketAddr,
+        /// ID of the existing port.
+        id: u16,
+    },
 }
 
 impl ExportError {

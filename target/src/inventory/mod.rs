@@ -2,25 +2,28 @@
 
 pub(crate) mod allowed_host;
 pub(crate) mod ana;
-pub(crate) mod change;
+pub(crate) mod apply;
+pub(crate) mod close;
+pub(crate) mod edit;
 pub(crate) mod error;
-pub(crate) mod export;
-pub(crate) mod exports;
 pub(crate) mod index;
 pub(crate) mod left_out;
+pub(crate) mod listed;
 pub(crate) mod namespace;
-mod open_warnings;
+pub(crate) mod open;
+pub(crate) mod open_warnings;
 pub(crate) mod persist;
+mod plan;
 pub(crate) mod port;
+pub(crate) mod published;
 pub(crate) mod referral;
-pub(crate) mod refresh;
-pub(crate) mod reload;
+pub(crate) mod report;
 pub(crate) mod shard_directory;
+mod start;
 pub(crate) mod subsystem;
-pub(crate) mod subsystem_change;
 
 use std::cmp::Reverse;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -28,12 +31,13 @@ use nvme_proto::Nqn;
 
 use crate::backend::CacheRoom;
 use crate::config::Machine;
+use crate::inventory::ana::AnaStates;
 use crate::inventory::error::ChangeError;
-use crate::inventory::exports::{ExportedList, Exports, NamespaceChange, Publication};
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionWriter};
 use crate::inventory::port::Port;
+use crate::inventory::published::{Exports, NamespaceChange, Publication};
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
@@ -48,12 +52,14 @@ pub struct Registry {
     /// Machine identity from which the identifiers of new subsystems are derived.
     machine: Machine,
     discovery_nqn: Nqn,
+    /// Whether the exports can change at run time.
+    managed: bool,
     ports: Mutex<Vec<Arc<Port>>>,
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
     publication: Arc<Publication>,
-    /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. The lock also serializes all
-    /// changes of the exports.
+    /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. [`Registry::edit`] holds the
+    /// lock, so that there is one edit at a time.
     serials: Mutex<NextSerials>,
     /// Removed namespaces that a core still used when [`Registry::close`] timed out;
     /// [`Registry::close_idle`] closes them.
@@ -75,45 +81,7 @@ struct NextSerials {
     subsystem: u32,
 }
 
-struct RegistryParts {
-    limits: Limits,
-    machine: Machine,
-    discovery_nqn: Nqn,
-    ports: Vec<Arc<Port>>,
-    subsystems: Vec<Arc<Subsystem>>,
-    publication: Arc<Publication>,
-    state_dir: PathBuf,
-    cache_room: Arc<CacheRoom>,
-    keeper: Option<ProtectionWriter>,
-}
-
 impl Registry {
-    /// Creates a registry. `lists` are the namespaces of each subsystem, whose serial numbers start
-    /// at 0.
-    fn new(parts: RegistryParts, lists: Vec<ExportedList>) -> Arc<Self> {
-        let opened: usize = lists.iter().map(|list| list.len()).sum();
-        parts.publication.publish(Exports::first(lists));
-        // Both counts are limited far below `u32::MAX`.
-        let serial = |count| u32::try_from(count).unwrap_or(u32::MAX);
-        let serials =
-            NextSerials { namespace: serial(opened), subsystem: serial(parts.subsystems.len()) };
-        Arc::new(Self {
-            limits: parts.limits,
-            machine: parts.machine,
-            discovery_nqn: parts.discovery_nqn,
-            ports: Mutex::new(parts.ports),
-            subsystems: Mutex::new(parts.subsystems),
-            referrals: Referrals::default(),
-            publication: parts.publication,
-            serials: Mutex::new(serials),
-            leaving: Mutex::default(),
-            state_dir: parts.state_dir,
-            cache_room: parts.cache_room,
-            keeper: parts.keeper,
-            core_io_stats: Mutex::default(),
-        })
-    }
-
     /// Limits on queues, transfers and resources from the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -152,6 +120,27 @@ impl Registry {
 
     pub(crate) fn remove_port(&self, port: &Arc<Port>) {
         self.lock_ports().retain(|other| !Arc::ptr_eq(other, port));
+    }
+
+    /// ANA states of a subsystem at the port with this address.
+    pub(crate) fn ana(
+        &self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<Arc<AnaStates>, ChangeError> {
+        let found = self.port_at(address)?.ana(&self.find_subsystem(nqn)?);
+        found.ok_or_else(|| ChangeError::NotServedThere { nqn: nqn.to_string(), address })
+    }
+
+    /// Whether the target listens at an address.
+    pub(crate) fn listens_at(&self, address: SocketAddr) -> bool {
+        self.port_at(address).is_ok()
+    }
+
+    /// Port that listens at an address.
+    fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, ChangeError> {
+        let is_there = |port: &Arc<Port>| port.is_bound() && port.address() == address;
+        self.ports().into_iter().find(is_there).ok_or(ChangeError::NoPort(address))
     }
 
     fn lock_ports(&self) -> MutexGuard<'_, Vec<Arc<Port>>> {
@@ -264,6 +253,11 @@ impl Registry {
         let mut sum = IoStats::default();
         self.core_io_stats().iter().for_each(|io_stats| sum += io_stats.all());
         sum
+    }
+
+    /// Ends the I/O counters of a subsystem that was removed.
+    fn close_io_stats(&self, subsystem: &Subsystem) {
+        self.core_io_stats().iter().for_each(|io_stats| io_stats.close(subsystem.index));
     }
 
     /// I/O counters since the start of the target, for each core.

@@ -1,12 +1,13 @@
 //! A namespace: its identity and format as hosts see them, and the backend that stores its data.
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::{fmt, fs};
 
 use nvme_proto::{Nqn, Nsid};
+use serde::Serialize;
 use uuid::Uuid;
 
 use crate::backend::{
@@ -26,7 +27,7 @@ pub(crate) struct Namespace {
     pub nsid: Nsid,
     /// Name of its bdev; `None` if it comes from the configuration file.
     pub bdev: Option<String>,
-    /// Configuration from which it was opened; [`Namespace::described`] has later changes too.
+    /// Its configuration, with the changes since it was opened.
     pub(crate) config: NamespaceConfig,
     /// Logical block size as a power of two, 9 for 512 bytes.
     pub lba_shift: u8,
@@ -35,8 +36,6 @@ pub(crate) struct Namespace {
     /// Size of the medium in bytes. The rest of the last logical block reads as zeros.
     pub exact_bytes: u64,
     pub(crate) ana_group: AnaGroupId,
-    /// NQNs of the hosts that see it; `None` for all hosts.
-    pub(crate) hosts: Option<BTreeSet<Nqn>>,
     /// Whether an earlier namespace had its NSID, whose data hosts may still expect.
     pub(crate) takes_over: bool,
     /// Whether the configuration allows hosts to write.
@@ -60,6 +59,20 @@ pub(crate) struct Namespace {
     file: Option<Arc<FileBackend>>,
     pub(crate) storage_errors: Arc<ErrorCounters>,
     pub(crate) io: Arc<NamespaceIoList>,
+}
+
+/// Reason that a namespace is replaced by a new one with the same NSID.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) enum Replacement {
+    /// The configuration changes its settings.
+    #[serde(rename = "its keys have changed")]
+    Keys,
+    /// Its path leads to another file or device now.
+    #[serde(rename = "another file has its path")]
+    File,
+    /// The file of a read-only namespace has another size now.
+    #[serde(rename = "its file has another size")]
+    Size,
 }
 
 /// Failed commands of a namespace's medium, counted by all cores.
@@ -94,27 +107,20 @@ impl ErrorCounters {
 }
 
 impl Namespace {
-    /// Configuration of the namespace, including changes since it was added.
-    pub(crate) fn described(&self) -> NamespaceConfig {
-        NamespaceConfig { visible_to: self.hosts.clone(), ..self.config.clone() }
-    }
-
     /// Creates a namespace over an opened medium.
     pub(crate) fn new(
         index: NamespaceIndex,
-        config: &NamespaceConfig,
+        config: NamespaceConfig,
         opened: OpenedBackend,
     ) -> Self {
         Self {
             index,
             nsid: config.nsid,
             bdev: None,
-            config: config.clone(),
             lba_shift: opened.lba_shift,
             size_blocks: opened.exact_bytes.div_ceil(1 << opened.lba_shift),
             exact_bytes: opened.exact_bytes,
             ana_group: config.ana_group,
-            hosts: config.visible_to.clone(),
             takes_over: false,
             writable: config.writable,
             reads_zeros: opened.backend.reads_zeros(),
@@ -131,6 +137,7 @@ impl Namespace {
             file: opened.file,
             storage_errors: Arc::default(),
             io: Arc::default(),
+            config,
         }
     }
 
@@ -140,12 +147,10 @@ impl Namespace {
         self
     }
 
-    /// Creates the namespace with the size of `opened`. Index, write protection, hosts and counters
-    /// stay.
-    pub(crate) fn resized(&self, config: &NamespaceConfig, opened: OpenedBackend) -> Self {
+    /// Creates the namespace with the size of `opened`. Index, write protection and counters stay.
+    pub(crate) fn resized(&self, config: NamespaceConfig, opened: OpenedBackend) -> Self {
         Self {
             bdev: self.bdev.clone(),
-            hosts: self.hosts.clone(),
             takes_over: self.takes_over,
             protected: Arc::clone(&self.protected),
             storage_errors: Arc::clone(&self.storage_errors),
@@ -154,15 +159,16 @@ impl Namespace {
         }
     }
 
-    /// Sets the hosts that see it; `None` for all hosts.
-    pub(crate) fn visible_to(mut self, hosts: Option<BTreeSet<Nqn>>) -> Self {
-        self.hosts = hosts;
-        self
+    /// Creates the namespace with other hosts that see it; `None` for all hosts.
+    pub(crate) fn visible_to(&self, hosts: Option<BTreeSet<Nqn>>) -> Self {
+        let mut namespace = self.clone();
+        namespace.config.visible_to = hosts;
+        namespace
     }
 
     /// Whether a host that is connected to the subsystem sees the namespace.
     pub(crate) fn is_visible_to(&self, host: &NamedHost) -> bool {
-        host.is_among(self.hosts.as_ref())
+        host.is_among(self.config.visible_to.as_ref())
     }
 
     /// Backend of its file or device, to measure the length again.
@@ -171,15 +177,16 @@ impl Namespace {
     }
 
     /// Sets the name of its bdev in the management interface.
-    pub(crate) fn of_bdev(mut self, name: String) -> Self {
-        self.bdev = Some(name);
+    pub(crate) fn of_bdev(mut self, name: Option<String>) -> Self {
+        self.bdev = name;
         self
     }
 
-    /// Sets its name in log messages and reports.
-    pub(crate) fn named(mut self, name: String) -> Self {
-        self.config.name = name;
-        self
+    /// Creates the namespace with another name in log messages and reports.
+    pub(crate) fn named(&self, name: String) -> Self {
+        let mut namespace = self.clone();
+        namespace.config.name = name;
+        namespace
     }
 
     /// Name in log messages and reports.
@@ -245,9 +252,36 @@ impl Namespace {
         &self.health
     }
 
+    /// Whether a host that sees both cannot tell them apart.
+    pub(crate) fn looks_like(&self, other: &Self) -> bool {
+        self.name() == other.name() && self.exact_bytes == other.exact_bytes
+    }
+
+    /// Whether the same backend executes the I/O operations of both.
+    pub(crate) fn shares_backend(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.backend, &other.backend)
+    }
+
     /// Backend that executes its I/O operations.
     pub(crate) fn backend(&self) -> &Arc<dyn Backend> {
         &self.backend
+    }
+}
+
+impl Namespace {
+    /// Returns why the namespace has to be replaced to match a configuration; `None` if it can
+    /// stay. A changed size counts only for read-only files, since writes may change the size of
+    /// others.
+    pub(super) fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
+        if !self.config.describes_same(config) {
+            return Some(Replacement::Keys);
+        }
+        let place = self.config.medium.place()?;
+        if FileKey::of_place(place) != self.file_key {
+            return Some(Replacement::File);
+        }
+        let file = place.find().ok()?.metadata().ok().filter(fs::Metadata::is_file)?;
+        (!self.writable && file.len() != self.exact_bytes).then_some(Replacement::Size)
     }
 }
 

@@ -1,58 +1,57 @@
 //! Warnings about the namespaces of a configuration: counted while the namespaces are opened, then
 //! logged as one line of each kind.
 
-use crate::backend::{IoMode, OpenError, OpenedBackend};
+use crate::backend::{IoMode, OpenedBackend};
 use crate::config::NamespaceConfig;
-use crate::inventory::error::ExportError;
+use crate::inventory::report::UnopenedFile;
 
-/// Files of directories that cannot be opened: the error of the first, and the number of all.
-#[derive(Default)]
-pub(super) struct UnopenedFiles {
-    first: Option<ExportError>,
-    count: usize,
+/// Most files that are logged one by one; further ones are only counted.
+const NAMED: usize = 16;
+
+/// Logs the files of directories that cannot be opened.
+pub(crate) fn log_unopened(files: &[UnopenedFile]) {
+    for UnopenedFile { config, error, .. } in files.iter().take(NAMED) {
+        tracing::warn!(nsid = %config.nsid, "left out: {error}");
+    }
+    if files.len() > NAMED {
+        tracing::warn!(files = files.len(), "files left out in all; the first are named above");
+    }
 }
 
-impl UnopenedFiles {
-    /// Most files that are logged one by one; further ones are only counted.
-    const NAMED: usize = 16;
+/// Warnings about the namespaces that are opened together.
+#[derive(Default)]
+pub(super) struct OpenWarnings {
+    buffered: Buffered,
+    tearable: Tearable,
+}
 
-    pub(super) fn note(&mut self, namespace: &NamespaceConfig, error: OpenError) {
-        if self.count < Self::NAMED {
-            tracing::warn!(nsid = %namespace.nsid, "left out: {error}");
-        }
-        self.count += 1;
-        self.first.get_or_insert_with(|| ExportError::cannot_open(namespace, error));
+impl OpenWarnings {
+    pub(super) fn note(&mut self, namespace: &NamespaceConfig, opened: &OpenedBackend) {
+        self.buffered.note(&namespace.name, &opened.access);
+        self.tearable.note(namespace, opened);
     }
 
-    /// Logs the number of files. Returns the first error if `left`, the number of opened
-    /// namespaces, is 0.
-    pub(super) fn log_all(self, left: usize) -> Result<(), ExportError> {
-        let Some(error) = self.first else { return Ok(()) };
-        if left == 0 {
-            return Err(error);
-        }
-        if self.count > Self::NAMED {
-            tracing::warn!(files = self.count, "files left out in all; the first are named above");
-        }
-        Ok(())
+    pub(super) fn log_all(&self) {
+        self.buffered.log_all();
+        self.tearable.log_all();
     }
 }
 
 /// Namespaces whose I/O uses the page cache: name and reason of the first, and the number of all.
 #[derive(Default)]
-pub(super) struct Buffered {
+struct Buffered {
     first: Option<(String, String)>,
     count: usize,
 }
 
 impl Buffered {
-    pub(super) fn note(&mut self, name: &str, access: &IoMode) {
+    fn note(&mut self, name: &str, access: &IoMode) {
         let IoMode::Buffered(reason) = access else { return };
         self.first.get_or_insert_with(|| (name.to_owned(), reason.to_owned()));
         self.count += 1;
     }
 
-    pub(super) fn log_all(&self) {
+    fn log_all(&self) {
         if let Some((name, reason)) = &self.first {
             tracing::warn!(
                 name,
@@ -68,13 +67,13 @@ impl Buffered {
 /// though NVMe promises that a power failure leaves either the old or the new block (AWUPF): name
 /// and message of the first, and the number of all.
 #[derive(Default)]
-pub(super) struct Tearable {
+struct Tearable {
     first: Option<(String, String)>,
     count: usize,
 }
 
 impl Tearable {
-    pub(super) fn note(&mut self, namespace: &NamespaceConfig, opened: &OpenedBackend) {
+    fn note(&mut self, namespace: &NamespaceConfig, opened: &OpenedBackend) {
         let (lba_bytes, unit_bytes) = (1 << opened.lba_shift, opened.write_unit_bytes);
         let Some(unit_bytes) = unit_bytes.filter(|unit| *unit < lba_bytes) else { return };
         if !namespace.writable {
@@ -90,7 +89,7 @@ impl Tearable {
         });
     }
 
-    pub(super) fn log_all(&self) {
+    fn log_all(&self) {
         if let Some((name, text)) = &self.first {
             tracing::warn!(name, more = self.count - 1, "{text}");
         }
@@ -99,37 +98,26 @@ impl Tearable {
 
 #[cfg(test)]
 mod tests {
-    use nvme_proto::Nsid;
+    use nvme_proto::{Nqn, Nsid};
     use uuid::Uuid;
 
     use super::*;
     use crate::backend::{self, OpenMode};
-    use crate::config::{AnaGroupId, DirectIo, DiskFaults, Medium, Origin};
+    use crate::config::{Machine, Medium, NamespaceSpec, Origin, SubsystemIdentity};
 
     #[test]
     fn tearable_blocks_are_warned_of_once() {
+        let machine = Machine::with_id(Uuid::from_u128(7));
         let mut tearable = Tearable::default();
         let mut note = |name: &str, lba_bytes: u32, unit, writable| {
             let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
             let mode = OpenMode { writable, lba_shift, ..OpenMode::default() };
             let mut opened = backend::open_memory(8192, mode).expect("there is memory");
             opened.write_unit_bytes = unit;
-            let namespace = NamespaceConfig {
-                nsid: Nsid(1),
-                name: name.into(),
-                uuid: Uuid::nil(),
-                nguid: [0; 16],
-                eui64: None,
-                medium: Medium::Memory { size_bytes: 8192 },
-                faults: DiskFaults::NONE,
-                writable,
-                content_id: None,
-                lba_shift,
-                direct_io: DirectIo::default(),
-                ana_group: AnaGroupId::DEFAULT,
-                visible_to: None,
-                origin: Origin("a test".into()),
-            };
+            let medium = Medium::Memory { size_bytes: 8192 };
+            let spec = NamespaceSpec::new(name.to_owned(), medium, writable);
+            let identity = SubsystemIdentity::new(&machine, Nqn::DISCOVERY, None);
+            let namespace = spec.resolve(Nsid(1), &identity, Origin("a test".into()));
             tearable.note(&namespace, &opened);
         };
         note("whole", 4096, Some(4096), true);

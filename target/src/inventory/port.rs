@@ -75,22 +75,23 @@ impl PortState {
 }
 
 impl Port {
-    /// Creates a port that serves those of `subsystems` that its configuration names.
-    pub(crate) fn new(config: &PortConfig, subsystems: &[Arc<Subsystem>]) -> Self {
-        let served = |subsystem: &&Arc<Subsystem>| config.serves(&subsystem.nqn);
-        let served = subsystems.iter().filter(served).map(ServedSubsystem::new).collect();
-        Self { served: Mutex::new(served), ..Self::added(config.id, config.address) }
+    /// Creates a port of the configuration, which serves no subsystem yet.
+    pub(crate) fn new(config: &PortConfig) -> Self {
+        Self::added(config.id, config.address)
     }
 
-    /// Creates a port for one of the addresses that a configured wildcard stands for.
+    /// Creates a port for one of the addresses that a configured wildcard stands for. It serves
+    /// those of `subsystems` that the wildcard names.
     pub(crate) fn of_wildcard(
         id: u16,
         address: SocketAddr,
         config: &PortConfig,
         subsystems: &[Arc<Subsystem>],
     ) -> Self {
-        let port = Self::new(config, subsystems);
-        Self { id, configured: address, wildcard: Some(config.id), ..port }
+        let served = subsystems.iter().filter(|subsystem| config.serves(&subsystem.nqn));
+        let served = served.map(ServedSubsystem::new).collect();
+        let wildcard = Some(config.id);
+        Self { wildcard, served: Mutex::new(served), ..Self::added(id, address) }
     }
 
     /// Creates a port at run time, which serves no subsystem yet.
@@ -195,11 +196,6 @@ impl Port {
         let before = served.len();
         served.retain(|one| !Arc::ptr_eq(&one.subsystem, subsystem));
         served.len() != before
-    }
-
-    /// Stops serving the subsystems for which `stays` returns false. Connected hosts stay.
-    pub(crate) fn retain(&self, stays: impl Fn(&Arc<Subsystem>) -> bool) {
-        self.lock().retain(|served| stays(&served.subsystem));
     }
 
     /// Subsystems that a host may connect to here.

@@ -42,6 +42,7 @@ impl Referrals {
         if referrals.len() >= MAX_REFERRALS {
             return Err(ChangeError::TooManyReferrals);
         }
+        tracing::info!(address = %referral.address, "referral added");
         referrals.push(referral);
         Ok(())
     }
@@ -54,10 +55,11 @@ impl Referrals {
         let mut referrals = self.lock();
         let before = referrals.len();
         referrals.retain(|other| other.address != address);
-        match referrals.len() == before {
-            true => Err(ChangeError::NoReferral(address)),
-            false => Ok(()),
+        if referrals.len() == before {
+            return Err(ChangeError::NoReferral(address));
         }
+        tracing::info!(%address, "referral removed");
+        Ok(())
     }
 
     pub(crate) fn list(&self) -> Vec<Referral> {

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{SubsystemConfig, SubsystemIdentity};
-use crate::inventory::allowed_host::{AllowedHosts, HostsChange, HostsError, NamedHost};
+use crate::inventory::allowed_host::{AllowedHosts, NamedHost};
 use crate::inventory::error::ChangeError;
-use crate::inventory::exports::{ExportedList, Publication};
 use crate::inventory::index::SubsystemIndex;
 use crate::inventory::left_out::LeftOutSummary;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::published::{ExportedList, Publication};
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
 
@@ -97,13 +97,6 @@ impl Subsystem {
 
     pub(crate) fn hosts(&self) -> AllowedHosts {
         self.lock_hosts().clone()
-    }
-
-    /// Changes which hosts may connect. Hosts that are connected stay so.
-    ///
-    /// # Errors
-    pub(crate) fn change_hosts(&self, change: HostsChange) -> Result<(), HostsError> {
-        self.lock_hosts().change(change)
     }
 
     /// Replaces the hosts that may connect. Hosts that are connected stay so.

@@ -4,16 +4,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 
-use nvme_proto::Nsid;
 use serde::Deserialize;
 use uuid::Uuid;
 
 use super::rpc::RpcError;
 use crate::backend::{self, FilePlace, OpenMode, OpenedBackend};
-use crate::config::{DirectIo, Medium};
+use crate::config::{Medium, NamespaceSpec};
 use crate::derived_ids::{self, NAME_BYTES};
-use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::NewNamespace;
 use crate::inventory::namespace::Namespace;
 
 /// Most bdevs that clients may create.
@@ -263,29 +260,16 @@ impl Bdev {
         self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name)
     }
 
-    /// Returns the parameters of a namespace of the bdev. `uuid` replaces the bdev's own.
-    pub(super) fn namespace(
-        &self,
-        bdev: &str,
-        nsid: Option<Nsid>,
-        uuid: Option<Uuid>,
-    ) -> NewNamespace {
-        NewNamespace {
-            nsid,
-            name: self.namespace_name(bdev),
-            uuid: uuid.or(self.uuid),
-            nguid: None,
-            eui64: None,
-            ana_group: AnaGroupId::DEFAULT,
-            masked: false,
-            content_id: None,
-            direct_io: DirectIo::default(),
-            medium: self.medium.clone(),
-            writable: self.writable,
-            lba_shift: self.lba_shift,
-            bdev: bdev.to_owned(),
-            opened: self.memory.clone(),
-        }
+    /// Returns the settings of a namespace of the bdev.
+    pub(super) fn namespace(&self, bdev: &str) -> NamespaceSpec {
+        let (name, medium) = (self.namespace_name(bdev), self.medium.clone());
+        let (uuid, lba_shift) = (self.uuid, self.lba_shift);
+        NamespaceSpec { uuid, lba_shift, ..NamespaceSpec::new(name, medium, self.writable) }
+    }
+
+    /// Memory of a malloc bdev; `None` for others, which are opened with their namespace.
+    pub(super) fn memory(&self) -> Option<OpenedBackend> {
+        self.memory.clone()
     }
 }
 

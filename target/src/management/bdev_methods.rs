@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bdev::{Bdev, BdevKind, FileParams, bdev_name};
 use super::iostat::describe_io;
-use super::method::{Methods, refusal};
+use super::method::Methods;
 use super::method_params::{BdevFilter, BdevName, IostatFilter, NullSize};
 use super::rpc::{NANOS_PER_SECOND, Params, RpcError, read};
 use crate::inventory::Registry;
@@ -58,12 +58,8 @@ impl Methods {
         for subsystem in self.associations.registry().subsystems() {
             for namespace in subsystem.namespaces().iter() {
                 if namespace.bdev.as_deref() == Some(name) {
-                    let resized = self.associations.resize_namespace(
-                        &subsystem.nqn,
-                        namespace.nsid,
-                        size_bytes,
-                    );
-                    resized.map_err(refusal)?;
+                    let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
+                    self.edit(|edit| edit.resize_namespace(&nqn, nsid, size_bytes))?;
                 }
             }
         }

@@ -129,12 +129,12 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
         if let Some(eui64) = namespace.config.eui64 {
             described["eui64"] = eui64.to_string().to_uppercase().into();
         }
-        if namespace.hosts.is_some() {
+        if namespace.config.visible_to.is_some() {
             described["no_auto_visible"] = true.into();
         }
         let params = json!({ "nqn": nqn, "namespace": described });
         calls.push(json!({ "method": "nvmf_subsystem_add_ns", "params": params }));
-        calls.extend(namespace.hosts.iter().flatten().map(|host| {
+        calls.extend(namespace.config.visible_to.iter().flatten().map(|host| {
             let params = json!({ "nqn": nqn, "nsid": namespace.nsid.0, "host": host.as_str() });
             json!({ "method": "nvmf_ns_add_host", "params": params })
         }));
@@ -168,8 +168,7 @@ pub(super) fn losses(registry: &Registry) -> Vec<String> {
             losses.push(format!("dataset_id of {nqn} is not saved, only the UUIDs that follow"));
         }
         let namespaces = subsystem.namespaces();
-        let of_directory =
-            |one: &&Arc<Namespace>| matches!(one.config.medium, Medium::File { root: Some(_), .. });
+        let of_directory = |one: &&Arc<Namespace>| one.config.medium.directory().is_some();
         match namespaces.iter().filter(of_directory).count() {
             0 => {}
             count => losses.push(format!(

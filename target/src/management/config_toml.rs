@@ -15,7 +15,7 @@ use crate::config::{Config, DirectIo, Medium, NamespaceConfig, PortConfig, Subsy
 use crate::inventory::Registry;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::export::ListedNamespaces;
+use crate::inventory::listed::ListedNamespaces;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
@@ -125,7 +125,7 @@ impl TomlWriter<'_> {
             self.hosts(&mut table, &subsystem);
             let mut namespaces = ArrayOfTables::new();
             let exported = subsystem.namespaces();
-            exported.iter().for_each(|one| namespaces.push(new_namespace(&one.described())));
+            exported.iter().for_each(|one| namespaces.push(new_namespace(&one.config)));
             table.insert("namespace", Item::ArrayOfTables(namespaces));
             self.last_nsid(&subsystem);
             self.protections(&subsystem);
@@ -201,11 +201,11 @@ impl TomlWriter<'_> {
         let exported = subsystem.namespaces();
         let listed = ListedNamespaces::again(self.config, config).map_err(RpcError::internal)?;
         let is_exported = |said: &NamespaceConfig| {
-            exported.get(said.nsid).is_some_and(|one| one.described().describes_same(said))
+            exported.get(said.nsid).is_some_and(|one| one.config.describes_same(said))
         };
-        let said = listed.configs().filter(|said| is_exported(said));
+        let said = listed.configs().iter().filter(|said| is_exported(said));
         let said: BTreeSet<_> = said.map(|said| said.nsid).collect();
-        for shard in listed.configs().skip(config.namespaces.len()) {
+        for shard in listed.configs().iter().skip(config.namespaces.len()) {
             if !said.contains(&shard.nsid) {
                 self.warnings.push(format!(
                     "{} ({}) is not exported; the directory will export it again",
@@ -228,7 +228,7 @@ impl TomlWriter<'_> {
             }
             tables.push(table);
         }
-        exported.iter().filter(is_new).for_each(|one| tables.push(new_namespace(&one.described())));
+        exported.iter().filter(is_new).for_each(|one| tables.push(new_namespace(&one.config)));
         if tables.is_empty() {
             table.remove("namespace");
         }

@@ -1,5 +1,6 @@
 //! Methods of the management socket. Those that do the same as in SPDK have SPDK's names.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,6 @@ use super::method_params::{
     ProtectParams, ReloadParams, RemoveParams, RenameParams, ResizeParams, SubsystemFilter,
     SubsystemName,
 };
-use super::reload::describe_reload;
 use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
@@ -27,17 +27,20 @@ use super::subsystem::{
     TransportParams, describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
+use crate::config::NamespaceSpec;
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
-use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
+use crate::inventory::allowed_host::{AllowedHosts, HostsChange, VisibilityChange};
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::{Closed, NewNamespace, VisibilityChange};
+use crate::inventory::edit::Edit;
+use crate::inventory::edit::namespaces::NewNamespace;
 use crate::inventory::error::{ChangeError, ExportError};
-use crate::inventory::export::OpenPurpose;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::open::OpenPurpose;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
+use crate::inventory::report::{EditReport, UnclosedNamespace};
 use crate::inventory::subsystem::Subsystem;
 use crate::listen_error::AddressError;
 use crate::listeners::Listeners;
@@ -139,20 +142,27 @@ impl Methods {
         method(self, params)
     }
 
-    /// Returns the size in bytes after the call, even if it is unchanged.
+    /// Makes an edit of the exports. Returns its value and what has changed.
+    pub(super) fn edit<T>(
+        &self,
+        edit: impl FnOnce(&mut Edit<'_>) -> Result<T, ChangeError>,
+    ) -> Result<(T, EditReport), RpcError> {
+        self.associations.edit(edit).map_err(refusal)
+    }
+
+    /// Returns the size in bytes after the call, even if it is unchanged. A failed flush of the old
+    /// size is not an error: hosts can flush the same writes through the new one.
     fn resize_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let ResizeParams { nqn, nsid, size_bytes } = read(params)?;
-        let (nqn, nsid) = (parse_nqn(&nqn)?, Nsid(nsid));
-        self.associations.resize_namespace(&nqn, nsid, size_bytes).map_err(refusal)?;
-        let subsystem = self.associations.registry().subsystem(&nqn);
-        let namespace = subsystem.and_then(|subsystem| subsystem.namespace(nsid));
-        Ok(namespace.map(|namespace| namespace.exact_bytes).into())
+        let nqn = parse_nqn(&nqn)?;
+        let resized = self.edit(|edit| edit.resize_namespace(&nqn, Nsid(nsid), size_bytes));
+        resized.map(|(bytes, _)| bytes.into())
     }
 
     fn rename_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let RenameParams { nqn, nsid, name } = read(params)?;
         let nqn = parse_nqn(&nqn)?;
-        self.associations.rename_namespace(&nqn, Nsid(nsid), name).map_err(refusal)?;
+        self.edit(|edit| edit.rename_namespace(&nqn, Nsid(nsid), name))?;
         Ok(true.into())
     }
 
@@ -232,22 +242,20 @@ impl Methods {
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
         let params: CreateParams = read(params)?;
-        let registry = self.associations.registry();
-        let new = params.subsystem(registry.limits().cntlids)?;
-        registry.add_subsystem(&new).map_err(refusal)?;
+        let new = params.subsystem(self.associations.registry().limits().cntlids)?;
+        self.edit(|edit| edit.add_subsystem(new))?;
         Ok(true.into())
     }
 
     fn delete_subsystem(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let warnings = self.listeners.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
-        match warnings.is_empty() {
-            true => Ok(true.into()),
-            false => {
-                let warnings = warnings.join(", ");
-                Err(RpcError::internal(format_args!("the subsystem is removed, but {warnings}")))
-            }
+        let report = self.listeners.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        if report.warnings.is_empty() {
+            return Ok(true.into());
         }
+        let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
+        let warnings = warnings.join(", ");
+        Err(RpcError::internal(format_args!("the subsystem is removed, but {warnings}")))
     }
 
     fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
@@ -274,13 +282,15 @@ impl Methods {
 
     fn add_referral(&self, params: Params) -> Result<Value, RpcError> {
         let params: ReferralParams = read(params)?;
-        self.associations.add_referral(params.referral()?).map_err(refusal)?;
+        self.associations.registry().referrals().add(params.referral()?).map_err(refusal)?;
+        self.associations.announce_discovery();
         Ok(true.into())
     }
 
     fn remove_referral(&self, params: Params) -> Result<Value, RpcError> {
         let params: ReferralName = read(params)?;
-        self.associations.remove_referral(params.service()?).map_err(refusal)?;
+        self.associations.registry().referrals().remove(params.service()?).map_err(refusal)?;
+        self.associations.announce_discovery();
         Ok(true.into())
     }
 
@@ -354,8 +364,8 @@ impl Methods {
         change: fn(Nqn) -> HostsChange,
     ) -> Result<Value, RpcError> {
         let HostParams { nqn, host } = read(params)?;
-        let change = change(parse_host(&host)?);
-        self.associations.change_hosts(&parse_nqn(&nqn)?, change).map_err(refusal)?;
+        let (change, nqn) = (change(parse_host(&host)?), parse_nqn(&nqn)?);
+        self.edit(|edit| edit.change_hosts(&nqn, change))?;
         Ok(true.into())
     }
 
@@ -366,14 +376,14 @@ impl Methods {
     ) -> Result<Value, RpcError> {
         let NamespaceHostParams { nqn, nsid, host } = read(params)?;
         let (nqn, change) = (parse_nqn(&nqn)?, change(parse_host(&host)?));
-        self.associations.change_visibility(&nqn, Nsid(nsid), change).map_err(refusal)?;
+        self.edit(|edit| edit.change_visibility(&nqn, Nsid(nsid), change))?;
         Ok(true.into())
     }
 
     fn allow_any_host(&self, params: Params) -> Result<Value, RpcError> {
         let AnyHostParams { nqn, allow_any_host } = read(params)?;
-        let change = HostsChange::AllowAny(allow_any_host);
-        self.associations.change_hosts(&parse_nqn(&nqn)?, change).map_err(refusal)?;
+        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::AllowAny(allow_any_host));
+        self.edit(|edit| edit.change_hosts(&nqn, change))?;
         Ok(true.into())
     }
 
@@ -440,32 +450,31 @@ impl Methods {
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
         // 0 stands for the default group (in SPDK, for the group with the number of the NSID).
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
-        let of_bdev = bdev.namespace(name, nsid, namespace.uuid);
-        let new = NewNamespace {
-            name: namespace.name.unwrap_or(of_bdev.name),
+        let spec = bdev.namespace(name);
+        let spec = NamespaceSpec {
+            name: namespace.name.unwrap_or(spec.name),
+            uuid: namespace.uuid.or(spec.uuid),
             nguid: namespace.nguid.map(Uuid::into_bytes),
             eui64,
             content_id: namespace.content_id,
             direct_io: namespace.direct_io,
             ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
-            masked: namespace.no_auto_visible,
-            ..of_bdev
+            visible_to: namespace.no_auto_visible.then(BTreeSet::new),
+            ..spec
         };
-        let added = self.associations.add_namespace(&nqn, new).map_err(refusal)?;
-        Ok(added.nsid.0.into())
+        let new = NewNamespace { nsid, spec, bdev: name.clone(), opened: bdev.memory() };
+        self.edit(|edit| edit.add_namespace(&nqn, new)).map(|(nsid, _)| nsid.0.into())
     }
 
     fn remove_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let RemoveParams { nqn, nsid } = read(params)?;
-        let closed = self.associations.remove_namespace(&parse_nqn(&nqn)?, Nsid(nsid));
-        match closed.map_err(refusal)? {
-            Closed::Flushed(Ok(())) => Ok(true.into()),
-            Closed::Flushed(Err(error)) => Err(RpcError::internal(format_args!(
-                "the namespace is removed, but what was written last may be lost: {error}"
-            ))),
-            Closed::Busy => Err(RpcError::internal(
-                "the namespace is removed, but storage still works on it; it is closed when that ends",
-            )),
+        let nqn = parse_nqn(&nqn)?;
+        let (_, report) = self.edit(|edit| edit.remove_namespace(&nqn, Nsid(nsid)))?;
+        match report.warnings.first() {
+            None => Ok(true.into()),
+            Some(UnclosedNamespace { problem, .. }) => {
+                Err(RpcError::internal(format_args!("the namespace is removed, but {problem}")))
+            }
         }
     }
 
@@ -475,7 +484,8 @@ impl Methods {
         let reloader = self.reloader()?;
         let purpose = if dry_run { OpenPurpose::Check } else { OpenPurpose::Serve };
         let report = reloader.reload(purpose).map_err(RpcError::internal)?;
-        Ok(describe_reload(&report, dry_run))
+        let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
+        Ok(json!({ "dry_run": dry_run, "changes": report.changes, "warnings": warnings }))
     }
 
     /// Returns the configuration file, updated to the present exports.
@@ -506,7 +516,9 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
 pub(super) fn refusal(error: ChangeError) -> RpcError {
     match error {
         ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
-        ChangeError::Export(ExportError::Open { .. } | ExportError::TooMany)
+        ChangeError::Export(
+            ExportError::Open { .. } | ExportError::TooMany | ExportError::Protection(_),
+        )
         | ChangeError::Protection(_)
         | ChangeError::Address(_) => RpcError::internal(error),
         _ => RpcError::invalid_params(error),
@@ -536,7 +548,7 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
     if let Some(eui64) = namespace.config.eui64 {
         described["eui64"] = eui64.to_string().to_uppercase().into();
     }
-    if let Some(hosts) = &namespace.hosts {
+    if let Some(hosts) = &namespace.config.visible_to {
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         described["hosts"] = hosts.iter().map(host).collect();
     }

@@ -15,7 +15,6 @@ mod iostat;
 mod load;
 mod method;
 mod method_params;
-mod reload;
 mod rpc;
 mod socket;
 mod socket_place;

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::rpc::RpcError;
 use crate::config::{self, parse_nqn};
+use crate::inventory::edit::subsystems::NewSubsystem;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
-use crate::inventory::subsystem_change::NewSubsystem;
 use crate::limits::{CntlidRange, MAX_ALLOWED_HOSTS};
 
 /// Parameters of the method `nvmf_create_subsystem`.

@@ -11,7 +11,7 @@ use crate::applied_config::AppliedConfig;
 use crate::config::Config;
 use crate::driver::assembly::Assembly;
 use crate::inventory::Registry;
-use crate::inventory::export::OpenPurpose;
+use crate::inventory::open::OpenPurpose;
 
 const NQN: &str = "nqn.2026-01.io.feedrail:t";
 

@@ -11,12 +11,12 @@ use uuid::Uuid;
 
 use super::Reader;
 use crate::backend::BackendError;
-use crate::config::identifiers::{Eui64, Identifiers, derived_nguid};
+use crate::config::identifiers::{Eui64, Identifiers};
 use crate::config::quick;
 use crate::config::units::ByteCount;
 use crate::config::{
     AnaGroupId, ConfigError, DirectIo, DirectoryConfig, DiskFaults, HostPolicy, Medium,
-    NamespaceConfig, SubsystemConfig,
+    NamespaceConfig, NamespaceSpec, SubsystemConfig,
 };
 use crate::derived_ids::{self, SubsystemIdentity};
 use crate::limits::{ANA_GROUPS, MAX_ALLOWED_HOSTS, NSID_LAST};
@@ -48,7 +48,7 @@ struct NamespaceTable {
     name: Option<Spanned<String>>,
     read_only: Option<bool>,
     content_id: Option<Spanned<String>>,
-    uuid: Option<Spanned<Uuid>>,
+    uuid: Option<Uuid>,
     nguid: Option<Spanned<String>>,
     eui64: Option<Spanned<String>>,
     lba_bytes: Option<Spanned<u32>>,
@@ -284,26 +284,21 @@ impl Reader<'_> {
             let message = "memory and null namespaces do no I/O; remove direct_io";
             return Err(self.document.error(direct_io.span().start, message));
         }
-        let uuid = match &table.uuid {
-            Some(uuid) => *uuid.get_ref(),
-            None => medium.namespace_uuid(identity, &name),
-        };
-        Ok(NamespaceConfig {
-            nsid: Nsid(nsid),
-            uuid,
-            nguid: self.nguid(table.nguid.as_ref())?.unwrap_or_else(|| derived_nguid(uuid)),
-            eui64: table.eui64.as_ref().map(|text| self.eui64(text)).transpose()?,
+        let spec = NamespaceSpec {
+            name,
             medium,
-            faults: self.faults(table.faults.as_ref())?,
             writable: !table.read_only.unwrap_or(!synthetic),
+            uuid: table.uuid,
+            nguid: self.nguid(table.nguid.as_ref())?,
+            eui64: table.eui64.as_ref().map(|text| self.eui64(text)).transpose()?,
             content_id: self.content_id(table.content_id.as_ref())?,
             lba_shift,
             direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
             ana_group: self.ana_group(table.ana_group.as_ref())?,
             visible_to: table.visible_to.map(|hosts| self.visible_to(&hosts)).transpose()?,
-            origin: self.document.origin(at),
-            name,
-        })
+            faults: self.faults(table.faults.as_ref())?,
+        };
+        Ok(spec.resolve(Nsid(nsid), identity, self.document.origin(at)))
     }
 
     fn ana_group(&self, id: Option<&Spanned<u32>>) -> Result<AnaGroupId, ConfigError> {

@@ -8,7 +8,7 @@ use nvme_proto::{AdminCommand, Cid, FromBytes, Qid, Status};
 use super::admin::{get, identified, identify, log, set};
 use super::*;
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::subsystem_change::NewSubsystem;
+use crate::inventory::edit::subsystems::NewSubsystem;
 
 pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Line {
     let mut line = Line::new(associations, 0, Time::ZERO);
@@ -83,7 +83,7 @@ fn a_discovery_service_may_have_a_name_of_its_own() {
         deallocate: true,
         nsid_last: None,
     };
-    let error = associations.registry().add_subsystem(&new).expect_err("taken");
+    let error = associations.registry().edit(|edit| edit.add_subsystem(new)).expect_err("taken");
     assert!(error.to_string().contains("discovery"), "{error}");
 }
 
@@ -101,7 +101,7 @@ fn discovery_lists_the_other_ports_of_a_subsystem() {
         port.set_address(address.parse().expect("an address"));
     }
     let subsystems = bound[2].subsystems();
-    bound[2].retain(|subsystem| Arc::ptr_eq(subsystem, &subsystems[0]));
+    subsystems[1..].iter().for_each(|subsystem| assert!(bound[2].remove(subsystem)));
     // Entries of a port: subtypes, addresses, and whether the host gets the same log there.
     let told = |port: usize, host: &str| {
         let mut line = Line::at_port(&associations, port, 0, Time::ZERO);
@@ -178,13 +178,20 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
         (header.genctr.get(), header.numrec.get())
     };
     let before = header(&mut line);
-    associations.registry().add_subsystem(&new).expect("a new name");
+    let nqn = new.nqn;
+    associations.registry().edit(|edit| edit.add_subsystem(new)).expect("a new name");
     assert_eq!(header(&mut line), before, "it is served nowhere");
+    let allow = |any| {
+        let change = HostsChange::AllowAny(any);
+        associations.edit(|edit| edit.change_hosts(&nqn, change)).expect("a change");
+    };
+    let listen = || associations.edit(|edit| edit.add_listener(&nqn, address));
+    let remove = || associations.edit(|edit| edit.remove_subsystem(&nqn));
     let changes: [&dyn Fn(); 4] = [
-        &|| associations.add_listener(&new.nqn, address).expect("it was not served"),
-        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(false)).expect("a change"),
-        &|| associations.change_hosts(&new.nqn, HostsChange::AllowAny(true)).expect("a change"),
-        &|| assert!(associations.remove_subsystem(&new.nqn).expect("it is there").is_empty()),
+        &|| drop(listen().expect("it was not served")),
+        &|| allow(false),
+        &|| allow(true),
+        &|| assert!(remove().expect("it is there").1.warnings.is_empty()),
     ];
     let listed = [true, false, true, false];
     for (count, (change, is_listed)) in (1..).zip(changes.iter().zip(listed)) {

@@ -29,7 +29,7 @@ use super::{
 use crate::backend::BackendError;
 use crate::config::Config;
 use crate::inventory::Registry;
-use crate::inventory::export::OpenPurpose;
+use crate::inventory::open::OpenPurpose;
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.feedrail:t";
 const CONFIG: &str = r#"

@@ -1,5 +1,7 @@
 //! Namespaces that come and go, the hosts that see them, and their ANA states.
 
+use std::collections::BTreeSet;
+
 use nvme_proto::feature::{AsyncEventConfig, Feature, WriteProtection};
 use nvme_proto::identify::{Cns, IdentifyController, IdentifyNamespace, NamespaceList};
 use nvme_proto::log::{AnaGroups, AnaState, GetLogPage, LogId};
@@ -8,8 +10,9 @@ use nvme_proto::{AdminCommand, Nsid, NvmCommand};
 
 use super::admin::{identified, log, read_changed, set};
 use super::*;
-use crate::inventory::ana::AnaGroupId;
-use crate::inventory::change::{NewNamespace, VisibilityChange};
+use crate::config::NamespaceSpec;
+use crate::inventory::allowed_host::VisibilityChange;
+use crate::inventory::edit::namespaces::NewNamespace;
 
 /// Groups of the ANA page: number, state, namespaces.
 fn ana_groups(line: &mut Line, get: GetLogPage) -> Vec<(u32, AnaState, Vec<u32>)> {
@@ -84,22 +87,12 @@ fn hosts_hear_how_namespaces_can_be_reached() {
 }
 
 fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
-    NewNamespace {
-        ana_group: AnaGroupId::DEFAULT,
-        masked,
-        nsid: Some(nsid),
-        name: "new".into(),
-        uuid: None,
-        nguid: None,
-        eui64: None,
-        content_id: None,
-        direct_io: crate::config::DirectIo::default(),
-        medium: crate::config::Medium::Null { size_bytes: 4096 },
-        writable: true,
-        lba_shift: None,
-        bdev: "new".into(),
-        opened: None,
-    }
+    let medium = crate::config::Medium::Null { size_bytes: 4096 };
+    let spec = NamespaceSpec {
+        visible_to: masked.then(BTreeSet::new),
+        ..NamespaceSpec::new("new".into(), medium, true)
+    };
+    NewNamespace { nsid: Some(nsid), spec, bdev: "new".into(), opened: None }
 }
 
 #[test]
@@ -136,10 +129,11 @@ fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
     let host = associations.controllers()[0].host.nqn.0;
     let (show, hide) = (VisibilityChange::Show(host), VisibilityChange::Hide(host));
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    associations.add_namespace(&nqn, null_namespace(Nsid(7), true)).expect("a free id");
-    associations
-        .change_visibility(&nqn, Nsid(7), VisibilityChange::Show(Nqn::DISCOVERY))
-        .expect("another host");
+    let new = null_namespace(Nsid(7), true);
+    associations.edit(|edit| edit.add_namespace(&nqn, new)).expect("a free id");
+    let change =
+        |nsid, change| associations.edit(|edit| edit.change_visibility(&nqn, nsid, change));
+    change(Nsid(7), VisibilityChange::Show(Nqn::DISCOVERY)).expect("another host");
     assert_eq!(line.events().len(), 0, "this host hears nothing of it");
     let read = NvmCommand::Read(Io::new(Nsid(7), 0, 1)).to_sqe();
     let page = GetLogPage::new(LogId::ANA, 4096);
@@ -154,8 +148,8 @@ fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
         assert!(list.iter().all(|nsid| nsid != Nsid(7)));
         assert!(!ana_groups(&mut line, page)[0].2.contains(&7));
 
-        associations.change_visibility(&nqn, Nsid(7), show).expect("it was hidden");
-        assert!(associations.change_visibility(&nqn, Nsid(7), show).is_err());
+        change(Nsid(7), show).expect("it was hidden");
+        assert!(change(Nsid(7), show).is_err());
         assert_eq!(line.events().len(), 1);
         let whole = GetLogPage::new(LogId::CHANGED_NAMESPACES, 4096);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
@@ -165,16 +159,16 @@ fn a_host_that_does_not_see_a_namespace_gets_nothing_of_it() {
         assert!(ana_groups(&mut line, page)[0].2.contains(&7));
         let (_, work) = io.io(read).expect("it is there");
 
-        associations.change_visibility(&nqn, Nsid(7), hide).expect("it was shown");
-        assert!(associations.change_visibility(&nqn, Nsid(7), hide).is_err());
+        change(Nsid(7), hide).expect("it was shown");
+        assert!(change(Nsid(7), hide).is_err());
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
         // A running command ends normally.
         assert!(io.queue.finish_io(Cid(1), &work, Ok(())).status.is_success());
     }
-    assert!(associations.change_visibility(&nqn, Nsid(1), show).is_err(), "all hosts see it");
-    assert!(associations.change_visibility(&nqn, Nsid(8), show).is_err(), "it is not there");
+    assert!(change(Nsid(1), show).is_err(), "all hosts see it");
+    assert!(change(Nsid(8), show).is_err(), "it is not there");
 }
 
 #[test]
@@ -195,7 +189,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         assert!(status.is(Status::INVALID_NAMESPACE_OR_FORMAT) && status.do_not_retry());
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
         let new = null_namespace(Nsid(7), false);
-        associations.add_namespace(&nqn, new).expect("a free id");
+        associations.edit(|edit| edit.add_namespace(&nqn, new)).expect("a free id");
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         if round > 0 {
@@ -210,7 +204,7 @@ fn hosts_hear_of_namespaces_that_come_and_go() {
         let (_, work) = io.io(read).expect("it is there");
         assert_eq!(id.nsze.get(), 8);
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-        associations.remove_namespace(&nqn, Nsid(7)).expect("it is there");
+        associations.edit(|edit| edit.remove_namespace(&nqn, Nsid(7))).expect("it is there");
         assert_eq!(line.events().len(), 1);
         assert_eq!(read_changed(&mut line, whole), Ok(vec![Nsid(7)]));
         let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 7);

@@ -81,7 +81,7 @@ fn write_protection_waits_for_earlier_writes_and_flushes() {
 fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
-    let purpose = crate::inventory::export::OpenPurpose::Serve;
+    let purpose = crate::inventory::open::OpenPurpose::Serve;
     let registry = crate::inventory::Registry::open(&config.expect("valid"), purpose);
     Associations::new(registry.expect("memory can be opened"))
 }

@@ -121,19 +121,14 @@ struct ProtectionChange {
 }
 
 impl ProtectionWriter {
-    /// Starts the thread with the files of the configured subsystems. It opens those of subsystems
-    /// added later in `state_dir`.
-    pub(crate) fn start(
-        state_dir: &Path,
-        files: Vec<ProtectionFile>,
-    ) -> Result<Self, ProtectionError> {
+    /// Starts the thread, which opens the file of a subsystem in `state_dir` at its first change.
+    pub(crate) fn start(state_dir: &Path) -> Result<Self, ProtectionError> {
         let (sender, changes) = mpsc::channel::<ProtectionChange>();
         let state_dir = state_dir.to_owned();
-        let mut known: BTreeMap<String, ProtectionFile> =
-            files.into_iter().map(|file| (file.content.nqn.clone(), file)).collect();
+        let mut known: BTreeMap<Nqn, ProtectionFile> = BTreeMap::new();
         let run = move || {
             for ProtectionChange { subsystem, namespace, protected, done } in changes {
-                let file = match known.entry(subsystem.to_string()) {
+                let file = match known.entry(subsystem) {
                     Entry::Occupied(entry) => Ok(entry.into_mut()),
                     Entry::Vacant(entry) => {
                         ProtectionFile::open(&state_dir, &subsystem).map(|file| entry.insert(file))

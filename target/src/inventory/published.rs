@@ -3,7 +3,7 @@
 //! A core compares one number per turn of its loop. If it has changed, the core adopts the new
 //! snapshot, and reports when no operation of its own runs on namespaces missing from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -95,13 +95,6 @@ impl OwnedNamespace {
     }
 }
 
-fn of_subsystem(
-    list: &[OwnedNamespace],
-    index: SubsystemIndex,
-) -> impl Iterator<Item = &Arc<Namespace>> {
-    list.iter().filter(move |one| one.subsystem.index == index).map(|one| &one.namespace)
-}
-
 /// Namespaces of a subsystem, sorted by NSID, without duplicates.
 #[derive(Debug, Default)]
 pub(crate) struct ExportedList(Vec<Arc<Namespace>>);
@@ -138,17 +131,6 @@ impl Deref for ExportedList {
 }
 
 impl Exports {
-    /// Creates generation 1. The position in `lists` is the slot of the subsystem.
-    pub(crate) fn first(lists: Vec<ExportedList>) -> Self {
-        let mut exports = Self { generation: ExportsNumber(1), ..Self::default() };
-        for (serial, list) in (0..).zip(lists) {
-            list.iter().for_each(|namespace| exports.occupy(namespace));
-            let index = SubsystemIndex { slot: serial, serial };
-            exports.lists.push(SubsystemExports { index, namespaces: Arc::new(list) });
-        }
-        exports
-    }
-
     fn occupy(&mut self, namespace: &Arc<Namespace>) {
         let NamespaceIndex { slot, serial } = namespace.index;
         let slot = slot as usize;
@@ -163,7 +145,8 @@ impl Exports {
     }
 
     /// Creates the next generation. All cores have drained generation `idle`, so namespaces that it
-    /// lacks are no longer listed as draining.
+    /// lacks are no longer listed as draining. A removed namespace whose index and backend an added
+    /// one has is not drained.
     pub(crate) fn changed(
         &self,
         idle: ExportsNumber,
@@ -179,11 +162,13 @@ impl Exports {
             none: Arc::clone(&self.none),
             draining: self.draining.iter().filter(is_awaited).cloned().collect(),
         };
-        let stays: BTreeSet<_> = added.iter().map(|one| one.namespace.index).collect();
+        let successors: BTreeMap<_, _> =
+            added.iter().map(|one| (one.namespace.index, &one.namespace)).collect();
         for OwnedNamespace { namespace, .. } in removed {
-            // A resized namespace keeps its index and its slot.
-            if !stays.contains(&namespace.index) {
-                next.slots[namespace.index.slot as usize] = None;
+            match successors.get(&namespace.index) {
+                Some(successor) if successor.shares_backend(namespace) => continue,
+                Some(_) => {}
+                None => next.slots[namespace.index.slot as usize] = None,
             }
             next.draining.push(Draining {
                 index: namespace.index,
@@ -191,27 +176,21 @@ impl Exports {
                 medium: ClosingMedium::of(namespace.backend(), namespace.files.clone()),
             });
         }
-        added.iter().for_each(|one| next.occupy(&one.namespace));
-        let changed = removed.iter().chain(added).map(|one| one.subsystem.index);
-        for index in changed.collect::<BTreeSet<_>>() {
-            let gone: BTreeSet<_> = of_subsystem(removed, index).map(|one| one.index).collect();
-            let stay = self.list(index).iter().filter(|one| !gone.contains(&one.index));
-            let list = stay.chain(of_subsystem(added, index)).cloned().collect();
+        let gone: BTreeSet<_> = removed.iter().map(|one| one.namespace.index).collect();
+        let mut lists: BTreeMap<SubsystemIndex, Vec<Arc<Namespace>>> = BTreeMap::new();
+        for OwnedNamespace { subsystem, .. } in removed.iter().chain(added) {
+            lists.entry(subsystem.index).or_insert_with(|| {
+                let list = self.list(subsystem.index).iter();
+                list.filter(|one| !gone.contains(&one.index)).cloned().collect()
+            });
+        }
+        for OwnedNamespace { subsystem, namespace } in added {
+            next.occupy(namespace);
+            lists.entry(subsystem.index).or_default().push(Arc::clone(namespace));
+        }
+        for (index, list) in lists {
             next.set_list(index, Arc::new(ExportedList::new(list)));
         }
-        next
-    }
-
-    /// Creates the next generation with another name or visibility of a namespace. Its backend
-    /// stays in use, so that nothing is drained.
-    pub(crate) fn redescribed(&self, idle: ExportsNumber, one: &OwnedNamespace) -> Self {
-        let mut next = self.changed(idle, &[], &[]);
-        let (index, new) = (one.subsystem.index, &one.namespace);
-        next.occupy(new);
-        let describe =
-            |old: &Arc<Namespace>| Arc::clone(if old.index == new.index { new } else { old });
-        let list = self.list(index).iter().map(describe).collect();
-        next.set_list(index, Arc::new(ExportedList::new(list)));
         next
     }
 
@@ -448,11 +427,13 @@ impl Drop for CoreExports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use crate::config::{Config, Medium, NamespaceSpec};
     use crate::inventory::Registry;
-    use crate::inventory::change::{Closed, NewNamespace};
+    use crate::inventory::apply::Applied;
+    use crate::inventory::close::Closed;
+    use crate::inventory::edit::namespaces::NewNamespace;
     use crate::inventory::error::ChangeError;
-    use crate::inventory::export::OpenPurpose;
+    use crate::inventory::open::OpenPurpose;
 
     const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
@@ -472,23 +453,16 @@ mod tests {
         nvme_proto::Nqn::new(NQN).expect("valid")
     }
 
-    fn file(path: &std::path::Path) -> NewNamespace {
-        NewNamespace {
-            nsid: None,
-            name: "file".into(),
-            uuid: None,
-            nguid: None,
-            eui64: None,
-            content_id: None,
-            direct_io: crate::config::DirectIo::default(),
-            ana_group: crate::inventory::ana::AnaGroupId::DEFAULT,
-            masked: false,
-            medium: crate::config::Medium::File { path: path.to_owned(), root: None },
-            writable: true,
-            lba_shift: None,
-            bdev: "file".into(),
-            opened: None,
-        }
+    fn add(registry: &Registry, path: &std::path::Path) -> Result<Applied, ChangeError> {
+        let medium = Medium::File { path: path.to_owned(), root: None };
+        let spec = NamespaceSpec::new("file".into(), medium, true);
+        let new = NewNamespace { nsid: None, spec, bdev: "file".into(), opened: None };
+        registry.edit(|edit| edit.add_namespace(&nqn(), new)).map(|(_, applied)| applied)
+    }
+
+    fn remove(registry: &Registry, nsid: Nsid) -> Result<NamespaceChange, ChangeError> {
+        let (_, applied) = registry.edit(|edit| edit.remove_namespace(&nqn(), nsid))?;
+        Ok(applied.closing().remove(0))
     }
 
     #[test]
@@ -498,7 +472,7 @@ mod tests {
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
         assert!(!core.follow());
         let first = Arc::clone(core.list(FIRST));
-        let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
+        let removed = remove(&registry, Nsid(1)).expect("it is there");
         let index = removed.namespace.index;
         assert!(core.namespace(index).is_some() && core.list(FIRST).get(Nsid(1)).is_some());
         assert!(!registry.publication().wait_adopted(removed.generation, Duration::ZERO));
@@ -521,7 +495,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let registry = registry(dir.path());
         let core = registry.publication().join(Doorbell::new().expect("a descriptor"));
-        let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
+        let removed = remove(&registry, Nsid(1)).expect("it is there");
         drop(core);
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Flushed(Ok(())));
     }
@@ -532,7 +506,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let registry = registry(dir.path());
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
-        let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
+        let removed = remove(&registry, Nsid(1)).expect("it is there");
         assert!(core.follow());
         let open = Arc::downgrade(removed.namespace.backend());
         assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
@@ -552,24 +526,24 @@ mod tests {
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
         let mut earlier = Vec::new();
         for _ in 0..3 {
-            let added =
-                registry.add_namespace(&nqn(), file(&path)).expect("it is closed each time");
-            let index = added.namespace.index;
-            assert_eq!((added.namespace.nsid, index.slot), (Nsid(2), 1), "both are used again");
+            let added = add(&registry, &path).expect("it is closed each time");
+            let namespace = &added.added[0].namespace;
+            let index = namespace.index;
+            assert_eq!((namespace.nsid, index.slot), (Nsid(2), 1), "both are used again");
             drop(added);
             core.follow();
             core.report_idle();
             assert!(core.namespace(index).is_some());
             assert!(earlier.iter().all(|index| core.namespace(*index).is_none()));
             earlier.push(index);
-            let again = registry.add_namespace(&nqn(), file(&path)).expect_err("one user");
+            let again = add(&registry, &path).expect_err("one user");
             assert!(matches!(again, ChangeError::Identifier(_)), "{again}");
-            let removed = registry.remove_namespace(&nqn(), Nsid(2)).expect("it is there");
+            let removed = remove(&registry, Nsid(2)).expect("it is there");
             core.follow();
             core.report_idle();
             assert_eq!(registry.close(removed, Duration::ZERO), Closed::Flushed(Ok(())));
         }
-        let missing = registry.remove_namespace(&nqn(), Nsid(2)).expect_err("it is gone");
+        let missing = remove(&registry, Nsid(2)).expect_err("it is gone");
         assert!(matches!(missing, ChangeError::NoNamespace { .. }), "{missing}");
     }
 
@@ -580,13 +554,13 @@ mod tests {
         let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
         let path = dir.path().join("file");
         std::fs::write(&path, [0; 4096]).expect("written");
-        let removed = registry.remove_namespace(&nqn(), Nsid(1)).expect("it is there");
-        let added = registry.add_namespace(&nqn(), file(&path)).expect("opened");
+        let removed = remove(&registry, Nsid(1)).expect("it is there");
+        let added = add(&registry, &path).expect("opened");
         core.follow();
-        assert_eq!((core.generation(), core.draining().len()), (added.generation, 1));
+        assert_eq!((Some(core.generation()), core.draining().len()), (added.generation, 1));
         core.report_idle();
         drop(removed);
-        registry.remove_namespace(&nqn(), added.namespace.nsid).expect("it is there");
+        remove(&registry, added.added[0].namespace.nsid).expect("it is there");
         core.follow();
         assert_eq!(core.draining().len(), 1, "only the one that was removed last");
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nvme_proto::Nsid;
+
 use super::*;
 
 fn subsystem(dir: &Path, rest: &str) -> Result<Arc<Registry>, ExportError> {

@@ -1,0 +1,138 @@
+//! Subsystems, their hosts and their listeners, as operators change them.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use nvme_proto::{AsciiField, Nqn};
+
+use super::{Edit, StepKind};
+use crate::config::{HostPolicy, Origin, SubsystemConfig, SubsystemIdentity};
+use crate::derived_ids;
+use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::error::ChangeError;
+use crate::inventory::subsystem::Subsystem;
+use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
+
+#[derive(Clone, Debug)]
+pub(crate) struct NewSubsystem {
+    pub(crate) nqn: Nqn,
+    /// Serial number of up to 20 characters; `None` derives it from this machine and the NQN.
+    pub(crate) serial: Option<String>,
+    /// Model number of up to 40 characters; `None` for the default of the target.
+    pub(crate) model: Option<String>,
+    pub(crate) allow_any_host: bool,
+    /// Whether hosts may deallocate logical blocks (Dataset Management).
+    pub(crate) deallocate: bool,
+    /// Highest NSID of a namespace; `None` for the target's limit.
+    pub(crate) nsid_last: Option<u32>,
+}
+
+impl Edit<'_> {
+    /// Adds a subsystem that has no namespaces and is served at no port yet.
+    pub(crate) fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), ChangeError> {
+        let NewSubsystem { nqn, serial, model, allow_any_host, deallocate, nsid_last } = new;
+        if self.registry.is_discovery(&nqn) {
+            return Err(ChangeError::DiscoveryName);
+        }
+        let identity = SubsystemIdentity::new(&self.registry.machine, nqn, None);
+        let serial = serial.unwrap_or_else(|| identity.serial());
+        let model = model.unwrap_or_else(|| derived_ids::MODEL.to_owned());
+        let is_blank = |text: &String| text.trim().is_empty();
+        let fits =
+            AsciiField::<20>::new(&serial).is_some() && AsciiField::<40>::new(&model).is_some();
+        if !fits || is_blank(&serial) || is_blank(&model) {
+            return Err(ChangeError::NotAscii);
+        }
+        let nsid_last = nsid_last.unwrap_or(NSID_LAST);
+        if !(1..=NSID_LAST).contains(&nsid_last) {
+            return Err(ChangeError::OutOfRange(NSID_LAST));
+        }
+        if self.subsystems.iter().any(|other| other.nqn == nqn) {
+            return Err(ChangeError::SubsystemTaken(nqn.to_string()));
+        }
+        if self.subsystems.len() >= MAX_SUBSYSTEMS {
+            return Err(ChangeError::TooManySubsystems);
+        }
+        let hosts = match allow_any_host {
+            true => HostPolicy::Any,
+            false => HostPolicy::Listed(Vec::new()),
+        };
+        let config = SubsystemConfig {
+            nqn,
+            serial,
+            model,
+            hosts,
+            deallocate,
+            identity,
+            namespaces: Vec::new(),
+            directories: Vec::new(),
+            origin: Origin(format!("subsystem {nqn}")),
+        };
+        self.create_subsystem(&config, nsid_last);
+        Ok(())
+    }
+
+    pub(super) fn create_subsystem(
+        &mut self,
+        config: &SubsystemConfig,
+        nsid_last: u32,
+    ) -> Arc<Subsystem> {
+        let (index, registry) = (self.free_index(), self.registry);
+        let mut subsystem = Subsystem::new(config, index, registry.managed, registry.publication());
+        subsystem.nsid_last = nsid_last;
+        let subsystem = Arc::new(subsystem);
+        self.subsystems.push(Arc::clone(&subsystem));
+        self.step(&subsystem, StepKind::Add);
+        subsystem
+    }
+
+    /// Removes a subsystem with its namespaces and listeners.
+    pub(crate) fn remove_subsystem(&mut self, nqn: &Nqn) -> Result<(), ChangeError> {
+        let subsystem = self.subsystem(nqn)?;
+        self.remove(&subsystem);
+        Ok(())
+    }
+
+    /// Changes which hosts may connect to a subsystem.
+    pub(crate) fn change_hosts(
+        &mut self,
+        nqn: &Nqn,
+        change: HostsChange,
+    ) -> Result<(), ChangeError> {
+        let subsystem = self.subsystem(nqn)?;
+        let mut hosts = subsystem.hosts();
+        hosts.change(change)?;
+        self.step(&subsystem, StepKind::Allow(hosts));
+        Ok(())
+    }
+
+    /// Serves a subsystem at one more of the addresses that the target listens on.
+    pub(crate) fn add_listener(
+        &mut self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<(), ChangeError> {
+        let subsystem = self.subsystem(nqn)?;
+        let port = self.registry.port_at(address)?;
+        if port.serves(&subsystem) {
+            return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
+        }
+        self.step(&subsystem, StepKind::Serve(port));
+        Ok(())
+    }
+
+    /// Stops serving a subsystem at an address.
+    pub(crate) fn remove_listener(
+        &mut self,
+        nqn: &Nqn,
+        address: SocketAddr,
+    ) -> Result<(), ChangeError> {
+        let subsystem = self.subsystem(nqn)?;
+        let port = self.registry.port_at(address)?;
+        if !port.serves(&subsystem) {
+            return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
+        }
+        self.step(&subsystem, StepKind::Unserve(port));
+        Ok(())
+    }
+}
