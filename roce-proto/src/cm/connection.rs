@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use super::caller::Caller;
 use super::{
     AcceptParams, Agreement, CommId, ConnectParams, Dreq, Failover, Gid, IpHeader, Mad,
     MadPrivateData, ManagementMessage, ManagerConfig, Mra, ReceivedMessage, Rej, RejectReason,
@@ -22,20 +23,24 @@ pub(super) struct ManagedConnection {
     pub(super) transaction_id: u64,
     /// The parameters agreed on so far.
     pub(super) agreement: Agreement,
-    pub(super) passive: bool,
-    /// True for a passive connection until it is established.
-    pub(super) half_open: bool,
-    /// True once the caller has got an event of it or has created it.
-    pub(super) announced: bool,
+    pub(super) side: Side,
+    /// Progress of the caller with it.
+    pub(super) caller: Caller,
     /// Whether the peer has proved that it receives at the address that its REQ came from.
     pub(super) contact: Contact,
-    /// True once the caller has closed it: only the disconnect is left to send, and no event
-    /// follows.
-    pub(super) closed: bool,
     /// Maximum number of repetitions of a REP, as the REQ requests.
     pub(super) max_retries: u8,
     /// Number of further MRAs of the peer that are accepted.
     pub(super) delays_left: u8,
+}
+
+/// Side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// This manager sent the REQ.
+    Active,
+    /// The peer sent the REQ.
+    Passive,
 }
 
 /// State of the limit on messages to an unproven peer. The source address of a REQ may be forged.
@@ -101,6 +106,11 @@ pub(super) enum ConnectionState {
 }
 
 impl ConnectionState {
+    /// Whether the connection is a peer's that is not established yet.
+    pub(super) fn is_half_open(&self) -> bool {
+        matches!(self, Self::ReqReceived | Self::RepSent(_))
+    }
+
     pub(super) fn resend(&mut self) -> Option<&mut Resend> {
         match self {
             Self::ReqSent(resend) | Self::RepSent(resend) | Self::DreqSent(resend) => Some(resend),
@@ -181,11 +191,9 @@ impl ManagedConnection {
                 ack_timeout: connect.ack_timeout,
                 traffic_class: connect.traffic_class,
             },
-            passive: false,
-            half_open: false,
-            announced: true,
+            side: Side::Active,
+            caller: Caller::Informed,
             contact: Contact::Confirmed,
-            closed: false,
             max_retries: config.max_retries,
             delays_left: config.max_retries,
         }
@@ -223,11 +231,9 @@ impl ManagedConnection {
                 ack_timeout: req.primary_path.local_ack_timeout,
                 traffic_class: req.primary_path.traffic_class,
             },
-            passive: true,
-            half_open: true,
-            announced: false,
+            side: Side::Passive,
+            caller: Caller::Uninformed,
             contact: Contact::FIRST_REQUEST,
-            closed: false,
             max_retries: req.max_cm_retries.min(config.max_retries),
             delays_left: config.max_retries,
         }
@@ -258,7 +264,7 @@ impl ManagedConnection {
 
     /// Whether `req` is a duplicate of the REQ that created this connection.
     pub(super) fn is_duplicate(&self, req: &Req) -> bool {
-        self.passive
+        self.side == Side::Passive
             && self.agreement.remote_qpn == req.local_qpn
             && self.agreement.send_psn == req.starting_psn
     }

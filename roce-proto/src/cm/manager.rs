@@ -3,8 +3,9 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use core::net::{IpAddr, SocketAddr};
 
+use super::caller::{Caller, CallerEvent};
 use super::comm_ids::CommIds;
-use super::connection::{self, ConnectionState, Contact, ManagedConnection, Resend};
+use super::connection::{self, ConnectionState, Contact, ManagedConnection, Resend, Side};
 use super::private_data::padded;
 use super::table::ConnectionTable;
 use super::time_wait::TimeWait;
@@ -243,7 +244,9 @@ impl Manager {
     /// connection alive.
     pub fn close(&mut self, now: Time, id: ConnectionId) {
         let Some(connection) = self.table.get_mut(id) else { return };
-        connection.closed = true;
+        if let Some(caller) = connection.caller.step(CallerEvent::Closed) {
+            connection.caller = caller;
+        }
         match connection.state {
             ConnectionState::Established => self.start_disconnect(now, id),
             ConnectionState::DreqSent(_) => {}
@@ -264,7 +267,7 @@ impl Manager {
     pub fn handle_unreachable(&mut self, now: Time, peer: SocketAddr) {
         let concerned = |connection: &ManagedConnection| {
             connection.agreement.peer == peer
-                && !connection.passive
+                && connection.side == Side::Active
                 && !matches!(connection.state, ConnectionState::DreqSent(_))
         };
         let waiting: alloc::vec::Vec<_> = self
@@ -313,9 +316,9 @@ impl Manager {
         loop {
             let event = self.events.pop_front()?;
             if let Some(connection) = self.table.get_mut(event.connection())
-                && !connection.closed
+                && let Some(caller @ Caller::Informed) = connection.caller.step(CallerEvent::Told)
             {
-                connection.announced = true;
+                connection.caller = caller;
                 return Some(event);
             }
         }
@@ -343,7 +346,8 @@ impl Manager {
 
     /// A connection that the caller has not closed.
     fn known(&self, id: ConnectionId) -> Result<&ManagedConnection, Error> {
-        self.table.get(id).filter(|connection| !connection.closed).ok_or(Error::UnknownConnection)
+        let known = self.table.get(id).filter(|connection| connection.caller != Caller::Done);
+        known.ok_or(Error::UnknownConnection)
     }
 
     pub(super) fn draw_comm_id(&mut self) -> CommId {
@@ -464,22 +468,21 @@ impl Manager {
     /// Reports the end of a connection if the caller knows the connection; else removes it.
     fn report_end(&mut self, id: ConnectionId, event: ManagerEvent) {
         let Some(connection) = self.table.get(id) else { return };
-        match (connection.closed, connection.announced) {
-            (false, true) => self.push_event(event),
-            (false, false) => {
+        match connection.caller.step(CallerEvent::Ended) {
+            Some(_) => self.push_event(event),
+            None => {
                 self.events.retain(|event| event.connection() != id);
                 self.table.remove(id);
             }
-            (true, _) => self.table.remove(id),
         }
     }
 
     /// Ends a connection. `answer` is repeated to late duplicates of its REQ.
     fn end(&mut self, now: Time, id: ConnectionId, answer: Option<Mad>) {
         let Some(connection) = self.table.get(id) else { return };
-        let passive = connection.passive;
+        let side = connection.side;
         if let Some(name) = self.table.end(id)
-            && passive
+            && side == Side::Passive
         {
             self.time_wait.insert(now, name, answer);
         }

@@ -9,6 +9,7 @@
 //! and datagram services.
 
 mod addressing;
+mod caller;
 mod comm_ids;
 mod config;
 mod connection;

@@ -3,7 +3,7 @@
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use super::connection::{self, ConnectionState, Contact, ManagedConnection, Remote, Resend};
+use super::connection::{self, ConnectionState, Contact, ManagedConnection, Remote, Resend, Side};
 use super::declined::Declined;
 use super::time_wait::Answered;
 use super::{
@@ -266,7 +266,7 @@ impl Manager {
         if matches!(connection.state, ConnectionState::ReqSent(_)) {
             return self.take_rep(now, from, sender, transaction_id, id, rep);
         }
-        if connection.passive || connection.remote_comm_id() != rep.local_comm_id {
+        if connection.side == Side::Passive || connection.remote_comm_id() != rep.local_comm_id {
             return;
         }
         let again = match connection.state {
@@ -419,7 +419,9 @@ impl Manager {
             is_timeout
                 .then(|| self.table.by_remote((from, guid, rej.local_comm_id)))
                 .flatten()
-                .filter(|&id| self.table.get(id).is_some_and(|connection| connection.passive))
+                .filter(|&id| {
+                    self.table.get(id).is_some_and(|connection| connection.side == Side::Passive)
+                })
         })
     }
 

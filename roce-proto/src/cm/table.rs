@@ -36,7 +36,7 @@ impl ConnectionTable {
         if let Some(deadline) = connection.state.deadline() {
             self.timers.insert((deadline, id));
         }
-        if connection.half_open {
+        if connection.state.is_half_open() {
             self.half_open.insert(id);
             let peer = connection.agreement.peer.ip();
             self.half_open_by_peer.entry(peer).or_default().insert(id);
@@ -122,9 +122,9 @@ impl ConnectionTable {
         if let Some(deadline) = state.deadline() {
             self.timers.insert((deadline, id));
         }
-        let settled = matches!(state, ConnectionState::Established | ConnectionState::Ended);
+        let was_half_open = connection.state.is_half_open();
         connection.state = state;
-        if settled {
+        if was_half_open && !connection.state.is_half_open() {
             self.no_longer_half_open(id);
         }
     }
@@ -170,10 +170,7 @@ impl ConnectionTable {
     }
 
     fn no_longer_half_open(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        if !core::mem::take(&mut connection.half_open) {
-            return;
-        }
+        let Some(connection) = self.connections.get(&id) else { return };
         self.half_open.remove(&id);
         let ip = connection.agreement.peer.ip();
         if let Some(of_peer) = self.half_open_by_peer.get_mut(&ip) {
