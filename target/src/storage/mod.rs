@@ -22,7 +22,7 @@ use std::time::Duration;
 use rdma::Time;
 use slab::Slab;
 
-use self::batching::gate::{GateDecision, Gates, Released, Visit};
+use self::batching::gate::{CallEvent, CallProgress, GateDecision, Gates, Released};
 use self::cached_tries::{CachedTries, WaitingTry};
 pub use self::engine::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
@@ -96,11 +96,16 @@ struct Running {
     tag: Tag,
     backend: Arc<dyn Backend>,
     operation: Operation,
-    /// Whether a system call is running or held back by a gate. If not, the operation waits for a
-    /// timer or to read the page cache.
-    in_call: bool,
-    /// The running call as the gate of its device counts it, if it does.
-    visit: Option<Visit>,
+    progress: CallProgress,
+}
+
+impl Running {
+    /// Records an event; an impossible one changes nothing.
+    fn step(&mut self, event: CallEvent) {
+        let next = self.progress.step(event);
+        debug_assert!(next.is_some(), "{event:?} while {:?}", self.progress);
+        self.progress = next.unwrap_or(self.progress);
+    }
 }
 
 impl Storage {
@@ -142,7 +147,8 @@ impl Storage {
             return Submitted::Over(result);
         }
         let backend = Arc::clone(backend);
-        let running = Running { serial, tag, backend, operation, in_call: false, visit: None };
+        let progress = CallProgress::Between;
+        let running = Running { serial, tag, backend, operation, progress };
         let index = self.running.insert(running) as u32;
         let acknowledged = deliberate_bugs::has(Bug::AcknowledgeEarly)
             && matches!(kind, OperationKind::Write { .. });
@@ -157,19 +163,21 @@ impl Storage {
     /// [`BackendError::Cancelled`] on success; otherwise [`StorageReport::NotCancelled`] may
     /// precede it.
     pub(crate) fn cancel(&mut self, key: OperationKey) {
-        let Some(running) = self.running.get(key.index as usize) else { return };
-        if running.serial != key.serial {
-            return;
-        }
-        if running.in_call && deliberate_bugs::has(Bug::DropAbort) {
-            self.report_abandoned(key.index, Err(BackendError::Cancelled));
-        } else if running.in_call {
-            if let Some(released) = self.gates.release(call_id(key)) {
-                self.hand_over(released);
+        let Some(running) = running_of(&mut self.running, key) else { return };
+        match running.progress {
+            CallProgress::Between => self.finish(key.index, Err(BackendError::Cancelled)),
+            CallProgress::Held | CallProgress::Running(_)
+                if deliberate_bugs::has(Bug::DropAbort) =>
+            {
+                self.report_abandoned(key.index, Err(BackendError::Cancelled));
             }
-            self.engine.cancel(call_id(key));
-        } else {
-            self.finish(key.index, Err(BackendError::Cancelled));
+            CallProgress::Held => {
+                if let Some(released) = self.gates.release(call_id(key)) {
+                    self.hand_over(released);
+                }
+                self.engine.cancel(call_id(key));
+            }
+            CallProgress::Running(_) => self.engine.cancel(call_id(key)),
         }
     }
 
@@ -271,9 +279,10 @@ impl Storage {
     }
 
     fn hand_over(&mut self, Released { call, what, visit }: Released) {
-        let running = self.running.get_mut(operation_key(call).index as usize);
-        running.expect("an operation outlives its calls").visit = Some(visit);
-        self.start(call, what);
+        if let Some(running) = running_of(&mut self.running, operation_key(call)) {
+            running.step(CallEvent::Released(visit));
+            self.start(call, what);
+        }
     }
 
     fn start(&mut self, call: CallId, what: SystemCall) {
@@ -288,22 +297,20 @@ impl Storage {
     fn handle(&mut self, now: Time, event: EngineEvent) {
         match event {
             EngineEvent::Ended { call, result } => {
-                let index = operation_key(call).index;
-                let running =
-                    self.running.get_mut(index as usize).expect("an operation outlives its calls");
-                debug_assert_eq!(running.serial, operation_key(call).serial);
-                running.in_call = false;
-                if let Some(visit) = running.visit.take() {
+                let key = operation_key(call);
+                // An operation outlives its calls.
+                let Some(running) = running_of(&mut self.running, key) else { return };
+                if let CallProgress::Running(Some(visit)) = running.progress {
                     self.gates.leave(visit);
                 }
+                running.step(CallEvent::Returned);
                 let step = running.backend.resume(now, &mut running.operation, result);
-                self.take(now, index, step);
+                self.take(now, key.index, step);
             }
             EngineEvent::NotCancelled { call } => {
-                let key = operation_key(call);
-                let running = self.running.get(key.index as usize);
-                if let Some(running) = running.filter(|running| running.serial == key.serial) {
-                    self.reports.push_back(StorageReport::NotCancelled { tag: running.tag });
+                if let Some(running) = running_of(&mut self.running, operation_key(call)) {
+                    let tag = running.tag;
+                    self.reports.push_back(StorageReport::NotCancelled { tag });
                 }
             }
         }
@@ -314,8 +321,8 @@ impl Storage {
         let mut progress = false;
         while let Some(WaitingTry { index, serial, read, .. }) = self.tries.next() {
             progress = true;
-            let running = self.running.get_mut(index as usize);
-            let Some(running) = running.filter(|running| running.serial == serial) else {
+            let Some(running) = running_of(&mut self.running, OperationKey { index, serial })
+            else {
                 continue;
             };
             let Running { backend, operation, .. } = running;
@@ -333,8 +340,8 @@ impl Storage {
             let Some(&Reverse((_, index, serial))) = due else { break };
             self.timers.pop();
             progress = true;
-            let running = self.running.get_mut(index as usize);
-            let Some(running) = running.filter(|running| running.serial == serial) else {
+            let Some(running) = running_of(&mut self.running, OperationKey { index, serial })
+            else {
                 continue;
             };
             let step = running.backend.resume(now, &mut running.operation, 0);
@@ -344,18 +351,15 @@ impl Storage {
     }
 
     fn take(&mut self, now: Time, index: u32, step: Step) {
-        let running = self.running.get_mut(index as usize).expect("a step is of a live operation");
+        let Some(running) = self.running.get_mut(index as usize) else { return };
         let key = OperationKey { index, serial: running.serial };
         match step {
             Step::Done(result) => self.finish(index, result),
             Step::Call(what) => {
-                running.in_call = true;
-                match self.gates.admit(now, call_id(key), what) {
-                    GateDecision::Admitted(visit) => {
-                        running.visit = visit;
-                        self.start(call_id(key), what);
-                    }
-                    GateDecision::Held => {}
+                let decision = self.gates.admit(now, call_id(key), what);
+                running.step(CallEvent::Decided(decision));
+                if let GateDecision::Admitted(_) = decision {
+                    self.start(call_id(key), what);
                 }
             }
             Step::ReadCached(read) => {
@@ -376,10 +380,15 @@ impl Storage {
 
     /// Reports the end of an operation that continues, for deliberate bugs.
     fn report_abandoned(&mut self, index: u32, result: Result<(), BackendError>) {
-        let running = self.running.get_mut(index as usize).expect("the operation runs");
+        let Some(running) = self.running.get_mut(index as usize) else { return };
         let tag = std::mem::replace(&mut running.tag, NO_REQUEST);
         self.reports.push_back(StorageReport::Done { tag, result });
     }
+}
+
+/// Returns the operation with a key, unless it has ended.
+fn running_of(running: &mut Slab<Running>, key: OperationKey) -> Option<&mut Running> {
+    running.get_mut(key.index as usize).filter(|running| running.serial == key.serial)
 }
 
 fn call_id(key: OperationKey) -> CallId {

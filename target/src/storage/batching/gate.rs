@@ -58,6 +58,43 @@ pub(crate) struct Released {
     pub(crate) visit: Visit,
 }
 
+/// Progress of an operation with its system calls. It makes one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallProgress {
+    /// No call was started: the operation waits for a timer or to read the page cache.
+    Between,
+    /// A gate holds the call back.
+    Held,
+    /// The call is running; with the visit if a gate counts it.
+    Running(Option<Visit>),
+}
+
+/// Event of an operation for [`CallProgress::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallEvent {
+    /// The gates have decided on the next call.
+    Decided(GateDecision),
+    /// The gate has released the call.
+    Released(Visit),
+    /// The call has returned.
+    Returned,
+}
+
+impl CallProgress {
+    /// Returns the progress after an event; `None` for an event that cannot follow.
+    pub(crate) fn step(self, event: CallEvent) -> Option<Self> {
+        match (self, event) {
+            (Self::Between, CallEvent::Decided(GateDecision::Admitted(visit))) => {
+                Some(Self::Running(visit))
+            }
+            (Self::Between, CallEvent::Decided(GateDecision::Held)) => Some(Self::Held),
+            (Self::Held, CallEvent::Released(visit)) => Some(Self::Running(Some(visit))),
+            (Self::Running(_), CallEvent::Returned) => Some(Self::Between),
+            _ => None,
+        }
+    }
+}
+
 struct Gate {
     device: DeviceId,
     /// Weight of the calls at the device.
@@ -180,5 +217,31 @@ impl Gate {
 
     fn deadline(&self) -> Option<Time> {
         self.held.front().map(|held| held.since + MAX_HOLD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_operation_makes_one_call_at_a_time() {
+        let visit = Visit { gate: 0, weight: 4096 };
+        let decided = |decision| CallEvent::Decided(decision);
+        let events = [
+            decided(GateDecision::Admitted(None)),
+            decided(GateDecision::Admitted(Some(visit))),
+            decided(GateDecision::Held),
+            CallEvent::Released(visit),
+            CallEvent::Returned,
+        ];
+        let steps = |from: CallProgress| events.map(|event| from.step(event));
+        let (between, held) = (CallProgress::Between, CallProgress::Held);
+        let [uncounted, counted] = [None, Some(visit)].map(CallProgress::Running);
+        assert_eq!(steps(between), [Some(uncounted), Some(counted), Some(held), None, None]);
+        assert_eq!(steps(held), [None, None, None, Some(counted), None]);
+        for running in [uncounted, counted] {
+            assert_eq!(steps(running), [None, None, None, None, Some(between)]);
+        }
     }
 }

@@ -14,6 +14,7 @@ use nvme_proto::rdma_cm::RejectStatus;
 
 use super::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
 use super::negotiation::{Negotiated, rejection};
+use super::tracked::{GroupAnswer, TrackedEvent, TrackedProgress};
 use super::{DeviceParts, GroupInbox};
 use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
@@ -38,8 +39,6 @@ pub(crate) struct RdmaAcceptor<P: Provider> {
     connections: BTreeMap<ConnId, TrackedConnection>,
     /// Connections whose Connect has not succeeded and that are not ending, oldest first.
     unconnected: DisplacingSet<ConnId>,
-    /// Number of connections whose Connect has succeeded.
-    connected: usize,
     inbox: Receiver<ToAcceptor>,
     bell: Arc<Doorbell>,
     failure: Arc<DeviceFailure>,
@@ -86,18 +85,11 @@ struct TrackedConnection {
     /// Index of its poll group.
     group: usize,
     party: Party,
-    /// Whether Connect has succeeded.
-    connected: bool,
     /// Parameters with which it is accepted.
     acceptance: ConnParams,
     /// Flag, set when it is lost, that other cores see before its own core handles that.
     lost: Arc<Lost>,
-    /// Whether it was accepted at the connection manager.
-    accepted: bool,
-    /// Whether the poll group has released the queue pair.
-    gone: bool,
-    /// Whether the connection has ended at the connection manager, so that only `gone` is awaited.
-    disconnected: bool,
+    progress: TrackedProgress,
 }
 
 impl<P: Provider> RdmaAcceptor<P> {
@@ -124,7 +116,6 @@ impl<P: Provider> RdmaAcceptor<P> {
                 all: UNCONNECTED,
                 of_party: UNCONNECTED_PER_ADDRESS,
             }),
-            connected: 0,
             inbox: parts.inbox,
             bell: parts.acceptor_bell,
             failure: parts.failure,
@@ -191,16 +182,14 @@ impl<P: Provider> RdmaAcceptor<P> {
         );
         self.close();
         self.send_to_groups(|| ToGroup::DeviceFailed);
-        for (&conn, connection) in &mut self.connections {
+        let all = self.connections.iter().map(|(&conn, connection)| (conn, connection.progress));
+        for (conn, progress) in all.collect::<Vec<_>>() {
             // A disconnect may still reach the host, but its confirmation is not waited for.
-            if connection.accepted {
+            if matches!(progress, TrackedProgress::Accepted { .. }) {
                 self.cm.disconnect(now, conn);
             }
-            connection.disconnected = true;
+            self.step(conn, TrackedEvent::Lost);
         }
-        // Groups send no message for connections that they have released already.
-        let connections: Vec<_> = self.connections.keys().copied().collect();
-        connections.into_iter().for_each(|conn| self.remove_if_over(conn));
     }
 
     fn send_to_groups(&self, message: impl Fn() -> ToGroup<P>) {
@@ -266,12 +255,9 @@ impl<P: Provider> RdmaAcceptor<P> {
         let connection = TrackedConnection {
             group,
             party: peer.party(),
-            connected: false,
             acceptance,
             lost: Arc::clone(&lost),
-            accepted: false,
-            gone: false,
-            disconnected: false,
+            progress: TrackedProgress::Placing,
         };
         self.connections.insert(conn, connection);
         let new = NewConnection { conn, qp, negotiated, port, peer, lost };
@@ -282,10 +268,11 @@ impl<P: Provider> RdmaAcceptor<P> {
     /// Checks the number of connections without Connect, which may be twice the displacement limit,
     /// since displaced ones count until the connection manager has finished with them.
     fn check_nameless(&self, party: Party) -> Result<(), ConnectionRefusal> {
-        let all = self.connections.len() - self.connected;
-        let of_that_party =
-            |connection: &&TrackedConnection| !connection.connected && connection.party == party;
-        let of_party = self.connections.values().filter(of_that_party).count();
+        let (mut all, mut of_party) = (0, 0);
+        for nameless in self.connections.values().filter(|one| !one.progress.is_connected()) {
+            all += 1;
+            of_party += usize::from(nameless.party == party);
+        }
         if of_party >= 2 * UNCONNECTED_PER_ADDRESS {
             return Err(ConnectionRefusal::Busy(of_party));
         }
@@ -320,73 +307,54 @@ impl<P: Provider> RdmaAcceptor<P> {
 
     /// Handles the end of a connection that the connection manager reported.
     fn lost(&mut self, conn: ConnId) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        connection.disconnected = true;
+        let Some(connection) = self.connections.get(&conn) else { return };
         connection.lost.set();
+        self.groups[connection.group].port.send(ToGroup::Lost(conn));
         self.unconnected.remove(&conn);
-        let group = connection.group;
-        self.groups[group].port.send(ToGroup::Lost(conn));
-        self.remove_if_over(conn);
+        self.step(conn, TrackedEvent::Lost);
     }
 
     fn handle_message(&mut self, now: Time, message: ToAcceptor) {
         let ToAcceptor { conn, update } = message;
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        connection.gone |= matches!(update, ConnectionUpdate::Refused | ConnectionUpdate::Gone);
-        if update == ConnectionUpdate::Connected
-            && !std::mem::replace(&mut connection.connected, true)
-        {
-            self.connected += 1;
-        }
+        let Some(connection) = self.connections.get(&conn) else { return };
         if update != ConnectionUpdate::Ready {
             self.unconnected.remove(&conn);
         }
-        if !connection.disconnected {
-            match update {
-                ConnectionUpdate::Ready => self.accept(now, conn),
-                ConnectionUpdate::Ending if connection.accepted => self.cm.disconnect(now, conn),
-                ConnectionUpdate::Ending | ConnectionUpdate::Refused => {
-                    self.reject_unserved(now, conn)
+        match connection.progress.answer(update) {
+            Some(GroupAnswer::Accept) => {
+                let acceptance = connection.acceptance;
+                if let Err(error) = self.cm.accept(now, conn, &acceptance) {
+                    tracing::debug!(%error, "accepting");
+                    return self.lost(conn);
                 }
-                ConnectionUpdate::Gone | ConnectionUpdate::Connected => {}
+                self.stats.accepted += 1;
             }
+            Some(GroupAnswer::Reject) => self.reject_unserved(now, conn),
+            Some(GroupAnswer::Disconnect) => self.cm.disconnect(now, conn),
+            None => {}
         }
-        self.remove_if_over(conn);
-    }
-
-    fn accept(&mut self, now: Time, conn: ConnId) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        connection.accepted = true;
-        let acceptance = connection.acceptance;
-        match self.cm.accept(now, conn, &acceptance) {
-            Ok(()) => self.stats.accepted += 1,
-            Err(error) => {
-                tracing::debug!(%error, "accepting");
-                self.lost(conn);
-            }
-        }
+        self.step(conn, TrackedEvent::Group(update));
     }
 
     /// Rejects a connection that its poll group cannot serve (no memory, or stopping).
     fn reject_unserved(&mut self, now: Time, conn: ConnId) {
-        let Some(connection) = self.connections.get_mut(&conn) else { return };
-        connection.disconnected = true;
         self.stats.rejected += 1;
         let refusal = rejection(RejectStatus::NO_RESOURCES);
         // An error means that the connection has already ended.
         let _ = self.cm.reject(now, conn, refusal.as_slice());
     }
 
-    fn remove_if_over(&mut self, conn: ConnId) {
-        let Some(connection) = self.connections.get(&conn).filter(|v| v.gone && v.disconnected)
-        else {
-            return;
-        };
-        let group = &mut self.groups[connection.group];
-        group.connections -= 1;
-        self.connected -= usize::from(connection.connected);
-        self.connections.remove(&conn);
-        self.cm.close(conn);
+    /// Records an event of a connection, and removes the connection when nobody needs it.
+    fn step(&mut self, conn: ConnId, event: TrackedEvent) {
+        let Some(connection) = self.connections.get_mut(&conn) else { return };
+        match connection.progress.step(event) {
+            Some(progress) => connection.progress = progress,
+            None => {
+                self.groups[connection.group].connections -= 1;
+                self.connections.remove(&conn);
+                self.cm.close(conn);
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod connection;
 mod message;
 mod negotiation;
 mod sgl;
+mod tracked;
 mod work_id;
 
 use std::mem;
