@@ -38,7 +38,7 @@ pub enum Bug {
 }
 
 /// Whether this build has the feature.
-pub(crate) const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
+const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
 
 /// Number of the [`Bug`] that is switched on; 0 for none.
 static PRESENT: AtomicU8 = AtomicU8::new(0);

@@ -110,8 +110,8 @@ pub mod testing {
         Accepted, CommandOutcome, CommandWork, Execution, IoKind, IoWork, ParsedCommand, Queue,
         QueueEvent,
     };
-    pub use crate::core_context::RequestKey;
     pub use crate::core_context::events::BufferEvent;
+    pub use crate::core_context::{OperationOwner, RequestKey, SlotId};
     pub use crate::limits::peer::{Party, PeerOrigin, RemotePeer};
     pub use crate::limits::{
         ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, PEER_MESSAGES, PEER_MESSAGES_PERIOD,

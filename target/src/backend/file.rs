@@ -17,14 +17,11 @@ use crate::backend::{
     OperationStage, ReadPath, SystemCall,
 };
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::turn::CACHED_READ_BYTES;
 
 /// Consecutive interruptions (`EINTR`, `EAGAIN`) after which an operation fails. A signal or a full
 /// device queue seldom causes more than one.
 const MOST_INTERRUPTIONS: u32 = 1000;
-
-/// Most bytes of one attempt to read from the page cache, which bounds the time that other work of
-/// the core waits for the copy.
-const CACHED_BYTES: u32 = 256 << 10;
 
 /// Largest logical block in bytes.
 const MAX_BLOCK_BYTES: u64 = 4096;
@@ -336,7 +333,7 @@ impl FileBackend {
         }
         let (file, offset) = (self.file_of(operation.path), operation.offset() + operation.done);
         if operation.path == ReadPath::Cached {
-            let part = next_part(operation, CACHED_BYTES);
+            let part = next_part(operation, CACHED_READ_BYTES);
             let mapped = self.mapped().and_then(|mapped| mapped.place(offset, part.length()));
             return Step::ReadCached(CachedRead { file, offset, part, mapped });
         }
@@ -346,7 +343,7 @@ impl FileBackend {
     /// Continues a read after an attempt at the page cache. Bytes that the cache lacks are read
     /// from the medium, which also reports errors of the file.
     fn cached_read_returned(&self, operation: &mut Operation, result: i32) -> Step {
-        let asked = next_part(operation, CACHED_BYTES).length();
+        let asked = next_part(operation, CACHED_READ_BYTES).length();
         let bytes = u32::try_from(result).unwrap_or(0);
         if let Some(mapped) = self.mapped() {
             let offset = operation.offset() + operation.done;

@@ -2,8 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use super::MappedPlace;
-use super::operation::MemoryPart;
+use super::{MappedPlace, MemoryPart};
 
 /// System call on a file. It contains addresses of memory that the [`super::Operation`] it belongs
 /// to lends until the call returns.

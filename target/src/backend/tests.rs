@@ -29,7 +29,7 @@ const BLOCK: usize = 1 << 20;
 struct Rig {
     now: Time,
     // Dropped before the pool, since it waits for running operations.
-    storage: Storage,
+    storage: Storage<Tag>,
     pool: Pool,
 }
 

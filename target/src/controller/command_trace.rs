@@ -1,4 +1,5 @@
-//! Trace of I/O commands with the times of their stages, taken on an operator's request.
+//! Times at which a command reached the points of its way, for the log of slow commands and for
+//! traces, which an operator requests.
 //!
 //! Without a trace, a core reads one flag in each turn.
 
@@ -12,13 +13,72 @@ use nvme_proto::{Cid, Cntlid, Qid};
 use rdma::Time;
 
 use super::command::IoWork;
-use super::command_times::{CommandStages, CommandTimes};
 use crate::driver::clock::Clock;
 
 /// Maximum number of commands in a trace. The first trace allocates 8 MiB for them.
 pub(crate) const MAX_TRACED: usize = 1 << 16;
 /// Interval at which a trace is checked for its end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Point on the way of a command at which its time is taken. The last one is the end of the
+/// command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TracePoint {
+    /// The command's capsule has arrived, and the command has a slot.
+    Arrived,
+    /// The command has got a data buffer.
+    Buffered,
+    /// Storage or the controller begins, after the data was fetched from the host.
+    Executing,
+}
+
+/// Times of the poll group turns in which a command reached its [`TracePoint`]s. The time of a
+/// point that it has not reached, or does not have, is earlier than that of its arrival (left by
+/// the slot's previous command).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommandTimes([Time; 3]);
+
+/// Durations of the stages of a command, which add up to the time from its arrival to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CommandStages {
+    /// Wait for a data buffer.
+    pub(crate) buffer: Duration,
+    /// Wait for the data that is fetched from the host.
+    pub(crate) fetch: Duration,
+    /// Time from the start of the storage operation to the end of the command.
+    pub(crate) storage: Duration,
+}
+
+impl CommandTimes {
+    /// Records that the command reaches a point.
+    pub(crate) fn reach(&mut self, point: TracePoint, now: Time) {
+        self.0[point as usize] = now;
+    }
+
+    /// Time at which the command's capsule arrived.
+    pub(crate) fn arrived(&self) -> Time {
+        self.0[TracePoint::Arrived as usize]
+    }
+
+    /// Returns the durations of the stages of a command that ends at `now`.
+    pub(crate) fn stages(&self, now: Time) -> CommandStages {
+        let Self([arrived, buffered, executing]) = *self;
+        let was_executed = executing >= arrived;
+        let had_buffer = match buffered >= arrived {
+            true => buffered,
+            // The command needed no buffer.
+            false if was_executed => arrived,
+            // The command waited for a buffer until it ended.
+            false => now,
+        };
+        let began = if was_executed { executing } else { now };
+        CommandStages {
+            buffer: had_buffer - arrived,
+            fetch: began - had_buffer,
+            storage: now - began,
+        }
+    }
+}
 
 /// Record of an I/O command that has ended.
 #[derive(Clone, Copy, Debug)]
@@ -43,8 +103,8 @@ impl TracedCommand {
         now: Time,
         succeeded: bool,
     ) -> Self {
-        let (work, stages) = (*work, times.stages(now));
-        Self { cntlid, qid, cid, work, arrived: times.arrived, stages, succeeded }
+        let (work, arrived, stages) = (*work, times.arrived(), times.stages(now));
+        Self { cntlid, qid, cid, work, arrived, stages, succeeded }
     }
 }
 
@@ -132,5 +192,27 @@ impl CommandTrace {
             dropped: self.dropped.load(Ordering::Relaxed),
             origin_unix_nanos: clock.origin_unix_nanos(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stages(buffered: u64, executing: u64) -> [u64; 3] {
+        let at = |ms: u64| Time::from_nanos(ms * 1_000_000);
+        let times = CommandTimes([at(100), at(buffered), at(executing)]);
+        let CommandStages { buffer, fetch, storage } = times.stages(at(200));
+        [buffer, fetch, storage].map(|stage| stage.as_millis() as u64)
+    }
+
+    #[test]
+    fn a_command_is_in_one_stage_at_a_time() {
+        assert_eq!(stages(110, 140), [10, 30, 60]);
+        assert_eq!(stages(100, 100), [0, 0, 100]);
+        // Times of the slot's previous command.
+        assert_eq!(stages(50, 160), [0, 60, 40], "its data came in the capsule");
+        assert_eq!(stages(130, 50), [30, 70, 0], "the host did not give its data");
+        assert_eq!(stages(50, 50), [100, 0, 0], "no buffer was free");
     }
 }

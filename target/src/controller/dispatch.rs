@@ -1,18 +1,30 @@
 //! Dispatch of the commands of a queue to the parts of the controller, and their completion.
+//!
+//! NVM commands are handled here: logical blocks of a namespace become bytes of a medium, and
+//! errors of the medium NVMe status.
 
 use std::fmt;
 
 use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::{Cid, Command as Parsed, CommandStatus, ConnectStatus, Sqe, Status};
+use nvme_proto::nvm::DsmRange;
+use nvme_proto::{
+    Cid, Command as Parsed, CommandStatus, ConnectStatus, FromBytes, LbaRange, NvmCommand, Sqe,
+    Status,
+};
 use rdma::Time;
 
 use super::command::{
-    CommandOutcome, ControlCommand, ControlWork, Execution, IoWork, ParsedCommand,
+    CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, IoKind, IoWork,
+    ParsedCommand, transfer,
 };
-use super::queue::{Queue, QueueState};
-use super::{admin, error_log, fabrics, io};
+use super::queue::{Live, Queue, QueueState};
+use super::support::Support;
+use super::{admin, error_log, fabrics};
 use crate::backend::BackendError;
+use crate::deliberate_bugs::{self, Bug};
+use crate::inventory::namespace::Namespace;
 use crate::inventory::published::Exports;
+use crate::metrics::io_counters::IoCounters;
 
 impl Queue {
     /// Checks a submission queue entry before the data of the command is moved.
@@ -50,9 +62,7 @@ impl Queue {
         let qid = self.qid;
         match (&mut self.state, Parsed::parse(qid, sqe)) {
             (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => {
-                io::parse(live, exports, &command)
-            }
+            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => parse_io(live, exports, &command),
             (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(qid, command)?)
             }
@@ -104,12 +114,12 @@ impl Queue {
     ) -> CommandOutcome {
         match result {
             Ok(()) => {
-                io::count(&self.counters.commands, work);
+                count(&self.counters.commands, work);
                 CommandOutcome::SUCCESS
             }
             Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
             Err(error) => {
-                let status = io::status_of(error, work.kind);
+                let status = status_of(error, work.kind);
                 let entry = error_log::of_io(self.qid, cid, work, status);
                 // Not the fault of the host, so the failure is not counted against it.
                 self.log_failure(entry, status.into())
@@ -129,13 +139,25 @@ impl Queue {
     /// # Errors
     /// LBA Out of Range, if a range is outside the namespace; none may then be deallocated.
     pub fn check_ranges(&self, work: &IoWork, data: &[u8]) -> Result<(), Status> {
-        io::check_ranges(work, data)
+        let inside = |range: &DsmRange| {
+            let end = range.slba.get().checked_add(range.length_blocks.get().into());
+            end.is_some_and(|end| end <= work.size_blocks)
+        };
+        match ranges(data)?.iter().all(inside) {
+            true => Ok(()),
+            false => Err(Status::LBA_OUT_OF_RANGE.with_dnr()),
+        }
     }
 
     /// Returns start and length in bytes of the first non-empty range after the first `passed`
     /// ones, and sets `passed` to the number of ranges up to it. The caller has checked the ranges.
     pub fn next_range(&self, work: &IoWork, data: &[u8], passed: &mut usize) -> Option<(u64, u64)> {
-        io::next_range(work, data, passed)
+        let shift = work.lba_shift;
+        let rest = ranges(data).ok()?.get(*passed..)?;
+        let found = rest.iter().position(|range| range.length_blocks.get() > 0)?;
+        *passed += found + 1;
+        let range = &rest[found];
+        Some((range.slba.get() << shift, u64::from(range.length_blocks.get()) << shift))
     }
 
     /// Counts and logs a command that was refused because of its submission queue entry.
@@ -161,5 +183,128 @@ impl Queue {
         let Some(controller) = self.controller() else { return outcome };
         controller.log_error(entry);
         CommandOutcome { status: outcome.status.with_more(), ..outcome }
+    }
+}
+
+/// Checks an I/O command and converts its range to bytes. `Err` is the outcome with which to
+/// complete the command immediately, which is a success if there is nothing to do.
+fn parse_io(
+    live: &mut Live,
+    exports: &Exports,
+    command: &NvmCommand,
+) -> Result<ParsedCommand, CommandOutcome> {
+    let controller = &live.controller;
+    if !controller.is_ready_in(live.epoch) {
+        return Err(controller.refusal().into());
+    }
+    if !controller.io_opcodes.contains(command.opcode()) {
+        return Err(Status::INVALID_OPCODE.with_dnr().into());
+    }
+    let subsystem = controller.subsystem();
+    let namespace =
+        subsystem.and_then(|subsystem| exports.list(subsystem.index).get(command.nsid()));
+    let namespace = namespace.filter(|namespace| namespace.is_visible_to(&controller.host));
+    let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
+    if namespace.takes_over && !live.knows(namespace) {
+        return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr().into());
+    }
+    let controller = &live.controller;
+    controller.ana.access(namespace.ana_group)?;
+    let (kind, range) = kind_and_range(controller.support, namespace, command)?;
+    let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
+    if kind.changes_medium() && protected {
+        return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
+    }
+    let (offset_bytes, length_bytes) = match range {
+        Some(range) => bytes_of(namespace, range)?,
+        None => (0, 0),
+    };
+    let transfer =
+        transfer(command.transfer(namespace.lba_bytes()), controller.limits.max_transfer_bytes)?;
+    let work = IoWork {
+        namespace: namespace.index,
+        nsid: namespace.nsid,
+        lba_shift: namespace.lba_shift,
+        size_blocks: namespace.size_blocks,
+        kind,
+        offset_bytes,
+        length_bytes,
+    };
+    Ok(ParsedCommand { transfer, work: CommandWork::Io(work) })
+}
+
+fn kind_and_range(
+    support: Support,
+    namespace: &Namespace,
+    command: &NvmCommand,
+) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
+    // A read-only medium has no unwritten data to flush.
+    let commits = |fua: bool| fua && namespace.writable;
+    Ok(match command {
+        NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
+        NvmCommand::Read(read) => (IoKind::Read { fua: commits(read.fua) }, Some(read.range)),
+        NvmCommand::Write(write) => (IoKind::Write { fua: write.fua }, Some(write.range)),
+        NvmCommand::Compare(compare) => {
+            (IoKind::Compare { fua: commits(compare.fua) }, Some(compare.range))
+        }
+        NvmCommand::WriteZeroes(zeroes) => {
+            let deallocate = zeroes.deallocate && support.deallocates();
+            let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate };
+            (kind, Some(zeroes.range))
+        }
+        NvmCommand::Flush(_) => (IoKind::Flush, None),
+        NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
+            (IoKind::Deallocate, None)
+        }
+        // Dataset Management attributes other than Deallocate are hints, which are ignored.
+        NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
+    })
+}
+
+fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status> {
+    range.check(namespace.size_blocks)?;
+    Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
+}
+
+fn ranges(data: &[u8]) -> Result<&[DsmRange], Status> {
+    <[DsmRange]>::ref_from_bytes(data).map_err(|_| Status::DATA_SGL_LENGTH_INVALID.with_dnr())
+}
+
+/// Converts an error of storage to an NVMe status. No other code does that.
+pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
+    let medium = if kind.changes_medium() || kind == IoKind::Flush {
+        Status::WRITE_FAULT
+    } else {
+        Status::UNRECOVERED_READ_ERROR
+    };
+    match error {
+        BackendError::OutOfSpace(_) => Status::CAPACITY_EXCEEDED.with_dnr(),
+        BackendError::Medium(_) | BackendError::Shrunk | BackendError::WriteBackFailed => {
+            medium.with_dnr()
+        }
+        BackendError::ReadOnly(_) => Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr(),
+        BackendError::Unsupported(_) => Status::INVALID_OPCODE.with_dnr(),
+        BackendError::Removed => Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr(),
+        BackendError::Cancelled => Status::ABORT_REQUESTED,
+        BackendError::Gone(_) => Status::INTERNAL_ERROR.with_dnr(),
+        BackendError::System(_) => Status::INTERNAL_ERROR,
+    }
+}
+
+/// Counts an I/O command that succeeded, by its kind, with the bytes of reads and writes.
+fn count(counters: &IoCounters, work: &IoWork) {
+    match work.kind {
+        IoKind::Read { .. } | IoKind::ReadZeros => {
+            counters.reads.add(1);
+            counters.read_bytes.add(work.length_bytes);
+        }
+        IoKind::Write { .. } => {
+            counters.writes.add(1);
+            counters.written_bytes.add(work.length_bytes);
+        }
+        IoKind::Flush => counters.flushes.add(1),
+        IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
+        IoKind::Compare { .. } => counters.compares.add(1),
+        IoKind::Deallocate => counters.deallocates.add(1),
     }
 }

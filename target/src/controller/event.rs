@@ -74,9 +74,9 @@ pub enum CloseReason {
     Stopping,
 }
 
-/// Identifier of a job within its controller.
+/// Identifier of a job within its controller; below 2^31.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct JobId(pub(super) u32);
+pub struct JobId(pub(crate) u32);
 
 /// Flush of a namespace's medium, ended by [`Queue::flushed`](super::Queue::flushed).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,9 +87,9 @@ pub struct FlushJob {
 }
 
 impl FlushJob {
-    /// Number that distinguishes concurrent flushes; below 2^31.
-    pub fn number(&self) -> u32 {
-        self.job.0
+    /// Job of the controller, which distinguishes concurrent flushes.
+    pub fn job(&self) -> JobId {
+        self.job
     }
 }
 

@@ -8,9 +8,9 @@ use nvme_proto::{Cid, Status};
 use rdma::Time;
 
 use super::command::IoKind;
+use super::dispatch::status_of;
 use super::event::{AwaitedCommands, FlushJob, JobId, QueueEvent, Quiesce};
 use super::hold::CommandHold;
-use super::io;
 use super::jobs::{ControllerJob, JobPurpose, Protect};
 use super::link::QueueLink;
 use super::state::{Controller, SharedState};
@@ -181,7 +181,7 @@ impl Controller {
         if let Err(error) = result {
             let mut shared = self.shared();
             if let Some(job) = shared.jobs.get(flush.job) {
-                job.error.get_or_insert(io::status_of(error, IoKind::Flush));
+                job.error.get_or_insert(status_of(error, IoKind::Flush));
             }
             drop(shared);
             let associations = self.associations.upgrade();

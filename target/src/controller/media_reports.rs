@@ -7,15 +7,59 @@ use rdma::Time;
 
 use super::associations::Associations;
 use super::command::{IoKind, IoWork};
-use super::command_times::{CommandStages, CommandTimes};
+use super::command_trace::{CommandStages, TracedCommand};
 use crate::backend::{BackendError, FileChange};
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 
+/// Text that describes a storage operation in the log.
+struct Attempt<'a> {
+    work: &'a IoWork,
+    /// Number of the range of a Deallocate, counted from 1.
+    range: usize,
+}
+
+impl fmt::Display for Attempt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.work.kind {
+            IoKind::Read { .. } | IoKind::ReadZeros => "read",
+            IoKind::Compare { .. } => "read for a Compare",
+            IoKind::Write { .. } => "write",
+            IoKind::WriteZeroes { .. } => "write of zeroes",
+            IoKind::Flush => return f.write_str("flush"),
+            IoKind::Deallocate => return write!(f, "deallocation of range {}", self.range),
+        };
+        write!(f, "{name} of {} bytes at {}", self.work.length_bytes, self.work.offset_bytes)
+    }
+}
+
 impl Associations {
+    /// Counts and logs a failed storage operation of an I/O command, unless it was cancelled or the
+    /// namespace was removed. `range` is the number of the range of a Deallocate.
+    pub(crate) fn io_failed(&self, now: Time, work: &IoWork, range: usize, error: BackendError) {
+        if !matches!(error, BackendError::Cancelled | BackendError::Removed) {
+            self.storage_failed(now, work.namespace, work.kind, &Attempt { work, range }, error);
+        }
+    }
+
+    /// Counts and logs a failed flush that a controller requested, as
+    /// [`Associations::io_failed`] does. No effect if it succeeded.
+    pub(crate) fn flush_failed(
+        &self,
+        now: Time,
+        namespace: NamespaceIndex,
+        result: Result<(), BackendError>,
+    ) {
+        if let Err(error) = result
+            && !matches!(error, BackendError::Cancelled | BackendError::Removed)
+        {
+            self.storage_failed(now, namespace, IoKind::Flush, &"flush", error);
+        }
+    }
+
     /// Counts and logs an error of a namespace's medium, and notifies hosts if it is degraded now.
     /// `what` names the operation and its range in the log.
-    pub(crate) fn storage_failed(
+    pub(super) fn storage_failed(
         &self,
         now: Time,
         namespace: NamespaceIndex,
@@ -48,21 +92,18 @@ impl Associations {
         }
     }
 
-    /// Logs a slow command with the durations of its stages. `what` names operation and range.
-    pub(crate) fn log_slow(
-        &self,
-        now: Time,
-        work: &IoWork,
-        what: &dyn fmt::Display,
-        times: &CommandTimes,
-    ) {
+    /// Logs a slow command with the durations of its stages. `range` is the number of the range of
+    /// a Deallocate.
+    pub(crate) fn log_slow(&self, now: Time, command: &TracedCommand, range: usize) {
         if !self.slow_log_rate.admit(now) {
             return;
         }
+        let TracedCommand { work, stages, .. } = command;
+        let what = Attempt { work, range };
         let namespace = self.registry.namespace(work.namespace);
         let subsystem = namespace.as_ref().and_then(|one| self.registry.subsystem_of(one));
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let CommandStages { buffer, fetch, storage } = times.stages(now);
+        let CommandStages { buffer, fetch, storage } = *stages;
         tracing::warn!(
             nqn = subsystem.map(|subsystem| subsystem.nqn.to_string()), nsid = %work.nsid,
             total_ms = millis(buffer + fetch + storage), buffer_ms = millis(buffer),

@@ -156,6 +156,11 @@ impl Queue {
         self.controller().map(|controller| controller.cntlid)
     }
 
+    /// Whether [`Queue::leave`] was called.
+    pub(crate) fn has_left(&self) -> bool {
+        matches!(self.state, QueueState::Ended)
+    }
+
     /// Whether Connect has succeeded and the queue has not left the association.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.state, QueueState::Live(_))
@@ -256,10 +261,7 @@ impl Queue {
         }
     }
 
-    /// Removes the queue after its connection has ended; the association ends with its admin queue.
-    /// If the queue was connected, the caller attaches the returned hold to each command that
-    /// storage still executes and that changes the medium: the host must not continue before these
-    /// have ended.
+    /// Removes the queue, as [`Queue::leave`] does.
     pub fn close(mut self) -> Option<CommandHold> {
         self.leave()
     }
@@ -334,7 +336,11 @@ impl Queue {
         }
     }
 
-    fn leave(&mut self) -> Option<CommandHold> {
+    /// Leaves the association after the connection has ended; the association ends with its admin
+    /// queue. If the queue was connected, the caller attaches the returned hold to each command
+    /// that storage still executes and that changes the medium: the host must not continue before
+    /// these have ended.
+    pub(crate) fn leave(&mut self) -> Option<CommandHold> {
         self.associations
             .peer_errors()
             .add_failed(self.peer.address.ip(), std::mem::take(&mut self.failed));

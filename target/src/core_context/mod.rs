@@ -1,26 +1,54 @@
 //! Resources that the transports of one core share: time, storage and buffers.
+//!
+//! There is a pool of buffers for hosts, and one for anonymous connections. A connection is
+//! anonymous until it was admitted to a subsystem: Connect has not succeeded yet, or it is one of
+//! the discovery service. Anonymous connections have a small pool of their own, so that unknown
+//! peers take no buffers from hosts, and hosts with many buffers keep no other host from
+//! connecting.
 
-pub(crate) mod buffers;
 pub(crate) mod events;
 pub(crate) mod pool;
 mod request_key;
 pub(crate) mod share;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
+use nvme_proto::HostNqn;
 use rdma::Time;
 
-use self::buffers::CoreBuffers;
-pub use self::request_key::RequestKey;
+use self::events::BufferEvent;
+use self::pool::{Buffer, Pool};
+pub use self::request_key::{OperationOwner, RequestKey, SlotId};
+use self::share::{AccountKey, AccountName, Share};
 use crate::backend::{BackendError, Operation};
+use crate::controller::command_trace::TracedCommand;
 use crate::controller::{Associations, IoWork};
 use crate::doorbell::Doorbell;
 use crate::inventory::Registry;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::published::CoreExports;
-use crate::metrics::io_counters::CoreIoStats;
-use crate::metrics::namespace_io::CoreNamespaceIo;
-use crate::storage::{Storage, Submitted, Tag};
+use crate::limits::peer::PeerOrigin;
+use crate::metrics::io_counters::{CoreIoStats, CoreNamespaceIo};
+use crate::storage::{Storage, Submitted};
+
+/// Buffers of one core, and the requests that wait for one.
+pub(crate) struct CoreBuffers {
+    hosts: Share,
+    anonymous: Share,
+}
+
+/// Accounts in [`CoreBuffers`] to which a connection's buffers are charged.
+#[derive(Debug)]
+pub(crate) struct Accounts {
+    origin: PeerOrigin,
+    requests: usize,
+    anonymous: AccountKey,
+    /// Account of its host, once the connection was admitted to a subsystem.
+    host: Option<AccountKey>,
+}
 
 /// Resources of one core, which its poll group lends to each transport during a turn.
 pub(crate) struct CoreContext {
@@ -43,7 +71,7 @@ pub(crate) struct CoreContext {
     /// trace is running.
     told_nanos: u64,
     // Dropped before the buffers: its drop waits for operations that use them.
-    storage: Storage,
+    storage: Storage<RequestKey>,
     buffers: CoreBuffers,
     /// Most concurrent requests of all connections together.
     requests: usize,
@@ -52,7 +80,7 @@ pub(crate) struct CoreContext {
 impl CoreContext {
     pub(crate) fn new(
         associations: Arc<Associations>,
-        storage: Storage,
+        storage: Storage<RequestKey>,
         buffers: CoreBuffers,
         bell: &Arc<Doorbell>,
     ) -> Self {
@@ -82,7 +110,7 @@ impl CoreContext {
         &mut self.buffers
     }
 
-    pub(crate) fn storage(&mut self) -> &mut Storage {
+    pub(crate) fn storage(&mut self) -> &mut Storage<RequestKey> {
         &mut self.storage
     }
 
@@ -109,16 +137,24 @@ impl CoreContext {
         self.now.as_nanos().saturating_sub(arrived.as_nanos())
     }
 
-    /// Whether a command that ends now was slow.
-    pub(crate) fn is_slow(&self, arrived: Time) -> bool {
-        self.latency_nanos(arrived) >= self.slow_nanos
+    /// Traces a command that ends now, and logs it if it was slow. `range` is the number of the
+    /// range of a Deallocate.
+    #[cold]
+    pub(crate) fn tell_of(&self, command: &TracedCommand, range: usize) {
+        let trace = self.associations.trace();
+        if trace.is_active() {
+            trace.add(*command);
+        }
+        if self.latency_nanos(command.arrived) >= self.slow_nanos {
+            self.associations.log_slow(self.now, command, range);
+        }
     }
 
     /// Counts an I/O command that has ended; true if it is to be logged (a slow one) or traced.
     pub(crate) fn count_io(&mut self, work: &IoWork, latency_nanos: u64, succeeded: bool) -> bool {
         let Self { namespace_io, exports, .. } = self;
-        let list = || exports.namespace(work.namespace).map(|namespace| &*namespace.io);
-        namespace_io.count(work, latency_nanos, succeeded, list);
+        let open = || exports.namespace(work.namespace).map(|namespace| namespace.io.open());
+        namespace_io.count(work, latency_nanos, succeeded, open);
         latency_nanos >= self.told_nanos
     }
 
@@ -132,7 +168,7 @@ impl CoreContext {
         let Some(namespace) = self.exports.namespace(namespace) else {
             return Submitted::Over(Err(BackendError::Removed));
         };
-        self.storage.submit(self.now, Tag(whose.to_bits()), namespace.backend(), operation)
+        self.storage.submit(self.now, whose, namespace.backend(), operation)
     }
 
     /// Flushes a namespace's medium. For a namespace that was removed and closed it succeeds, since
@@ -143,7 +179,7 @@ impl CoreContext {
             None => self.exports.draining_backend(namespace),
         };
         let Some(backend) = backend else { return Submitted::Over(Ok(())) };
-        self.storage.submit(self.now, Tag(whose.to_bits()), &backend, Operation::flush())
+        self.storage.submit(self.now, whose, &backend, Operation::flush())
     }
 
     /// Adopts the latest exports, and reports when no operation of this core uses the namespaces
@@ -159,5 +195,142 @@ impl CoreContext {
         if idle {
             self.exports.report_idle();
         }
+    }
+}
+
+impl CoreBuffers {
+    pub(crate) fn new(hosts: Pool, anonymous: Pool) -> Self {
+        Self { hosts: Share::new(hosts), anonymous: Share::new(anonymous) }
+    }
+
+    /// Adds an anonymous connection with at most `requests` concurrent requests.
+    pub(crate) fn join(&mut self, origin: PeerOrigin, requests: usize) -> Accounts {
+        let anonymous = self.anonymous.join(origin, AccountName::Unsaid, requests);
+        Accounts { origin, requests, anonymous, host: None }
+    }
+
+    /// Moves a connection to the account of the host that was admitted to a subsystem; its later
+    /// requests count there.
+    pub(crate) fn recognise(&mut self, accounts: &mut Accounts, name: HostNqn) {
+        if accounts.host.is_none() {
+            let host = self.hosts.join(accounts.origin, AccountName::Said(name), accounts.requests);
+            accounts.host = Some(host);
+        }
+    }
+
+    /// Removes a connection that has neither buffers nor waiting requests.
+    pub(crate) fn part(&mut self, accounts: Accounts) {
+        self.anonymous.part(accounts.anonymous, accounts.requests);
+        if let Some(host) = accounts.host {
+            self.hosts.part(host, accounts.requests);
+        }
+    }
+
+    /// Allocates a buffer for a request. `None`: the request waits for [`CoreBuffers::grant`].
+    pub(crate) fn allocate(
+        &mut self,
+        accounts: &Accounts,
+        whose: RequestKey,
+        length: u32,
+    ) -> Option<Buffer> {
+        match accounts.host {
+            Some(host) => self.hosts.allocate(host, whose, length),
+            None => self.anonymous.allocate(accounts.anonymous, whose, length),
+        }
+    }
+
+    /// Allocates a buffer for the next waiting request; `None` if none can get one now.
+    pub(crate) fn grant(&mut self) -> Option<(RequestKey, Buffer)> {
+        self.hosts.grant().or_else(|| self.anonymous.grant())
+    }
+
+    /// Returns a buffer to its pool.
+    pub(crate) fn release(&mut self, accounts: &Accounts, buffer: Buffer) {
+        let (share, account) = self.owner(accounts, &buffer);
+        share.release(account, buffer);
+    }
+
+    /// Marks a buffer that storage still uses after its connection has ended.
+    pub(crate) fn orphan(&mut self, accounts: &Accounts, buffer: &Buffer) {
+        let (share, account) = self.owner(accounts, buffer);
+        share.orphan(account, buffer);
+    }
+
+    /// Returns a buffer marked with [`CoreBuffers::orphan`] to its pool.
+    pub(crate) fn release_orphan(&mut self, accounts: &Accounts, buffer: Buffer) {
+        let (share, account) = self.owner(accounts, &buffer);
+        share.release_orphan(account, buffer);
+    }
+
+    /// Share that a connection's buffer came from, and the account there.
+    fn owner(&mut self, accounts: &Accounts, buffer: &Buffer) -> (&mut Share, AccountKey) {
+        match accounts.host {
+            Some(host) if !self.anonymous.pool().owns(buffer) => (&mut self.hosts, host),
+            _ => (&mut self.anonymous, accounts.anonymous),
+        }
+    }
+
+    /// Whether a request waits for a buffer.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.hosts.is_waited_for() || self.anonymous.is_waited_for()
+    }
+
+    /// Ends the wait of a request for a buffer. No effect if it does not wait.
+    pub(crate) fn leave(&mut self, accounts: &Accounts, whose: RequestKey) {
+        self.anonymous.leave(accounts.anonymous, whose);
+        if let Some(host) = accounts.host {
+            self.hosts.leave(host, whose);
+        }
+    }
+
+    /// Removes all waiting requests of a connection, in one pass.
+    pub(crate) fn leave_all(&mut self, accounts: &Accounts, connection: RequestKey) {
+        self.anonymous.leave_all(accounts.anonymous, connection);
+        if let Some(host) = accounts.host {
+            self.hosts.leave_all(host, connection);
+        }
+    }
+
+    /// Pool of hosts. It also resolves the addresses of anonymous connections' buffers, which lie
+    /// in the same memory.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.hosts.pool()
+    }
+
+    /// Bytes of both pools, free or in use.
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.hosts.pool().total_bytes() + self.anonymous.pool().total_bytes()
+    }
+
+    /// Bytes of buffers in use.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.hosts.used_bytes() + self.anonymous.used_bytes()
+    }
+
+    /// Highest values of [`CoreBuffers::used_bytes`] of the two pools.
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.hosts.peak_bytes() + self.anonymous.peak_bytes()
+    }
+
+    /// Number of requests that wait for a buffer now.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.hosts.waiting() + self.anonymous.waiting()
+    }
+
+    /// Events of the pools of hosts and of anonymous connections since the last call. Events are
+    /// recorded from the first call on, which comes before all connections.
+    pub(crate) fn take_events(&mut self) -> [Vec<BufferEvent>; 2] {
+        [self.hosts.take_events(), self.anonymous.take_events()]
+    }
+
+    /// Records [`BufferEvent::Rested`], for the simulator.
+    pub(crate) fn note_rest(&mut self) {
+        self.hosts.note_rest();
+        self.anonymous.note_rest();
+    }
+
+    /// Number of requests so far that had to wait for a buffer.
+    pub(crate) fn waits(&self) -> u64 {
+        self.hosts.waits() + self.anonymous.waits()
     }
 }

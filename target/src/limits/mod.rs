@@ -7,6 +7,7 @@ pub(crate) mod connection_quota;
 pub(crate) mod displacing_set;
 pub(crate) mod log_rate;
 pub(crate) mod peer;
+pub(crate) mod turn;
 
 use std::time::Duration;
 
@@ -67,13 +68,6 @@ pub const ANONYMOUS_TRANSFER_BYTES: u32 = 64 << 10;
 /// Bytes of buffers for the anonymous connections of one core, in addition to
 /// [`Limits::pool_bytes`].
 pub const ANONYMOUS_POOL_BYTES: usize = 16 * ANONYMOUS_TRANSFER_BYTES as usize;
-/// Bytes of data that a connection sends to the host before the first of the responses to several
-/// commands, while storage is busy.
-pub(crate) const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;
-/// Bytes of data sent before the first of the responses while storage is idle and the device sends
-/// trains, but at most the data of half of the commands to answer. Chosen with reads of 16 to 128
-/// KiB over `soft` (`cargo xtask bench`): at 128 KiB, two packets of each batch ended trains early.
-pub(crate) const DATA_BEFORE_RESPONSES_MAX_BYTES: u32 = 512 << 10;
 /// Completion queue entries of one core on one device at first, at most as many as the device
 /// allows. The queue grows up to that limit if more are needed.
 pub(crate) const COMPLETIONS_PER_GROUP: u32 = 1 << 18;

@@ -1,4 +1,5 @@
-//! I/O counters, one set per core, so that cores do not share cache lines.
+//! I/O counters by subsystem and by namespace, one set per core, so that cores do not share cache
+//! lines.
 
 use std::collections::BTreeMap;
 use std::ops::AddAssign;
@@ -9,7 +10,8 @@ use crossbeam::utils::CachePadded;
 use serde::Serialize;
 
 use super::latency::{LatencyCounters, LatencyStats};
-use crate::inventory::index::SubsystemIndex;
+use crate::controller::{IoKind, IoWork};
+use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 
 /// Counters of one core for the commands of one subsystem, or of none. Only that core writes them.
 pub(crate) type CoreIoCounters = Arc<CachePadded<SubsystemIo>>;
@@ -143,8 +145,6 @@ macro_rules! shared_counters {
     };
 }
 
-pub(crate) use shared_counters;
-
 shared_counters! {
     /// I/O commands. Engines count direct and bounced transfers.
     #[derive(Serialize)]
@@ -185,6 +185,92 @@ shared_counters! {
         buffered_read_bytes,
         /// Bytes of direct (`O_DIRECT`) reads of files submitted to io_uring.
         direct_read_bytes,
+    }
+}
+
+shared_counters! {
+    /// I/O commands of one namespace.
+    pub(crate) struct NamespaceStats of NamespaceCounters {
+        /// Read commands completed successfully.
+        reads,
+        /// Bytes transferred by Read commands.
+        read_bytes,
+        /// Write commands completed successfully.
+        writes,
+        /// Bytes transferred by Write commands.
+        written_bytes,
+        /// Flush commands completed successfully.
+        flushes,
+        /// Write Zeroes commands completed successfully.
+        write_zeroes,
+        /// Dataset Management commands completed successfully.
+        deallocates,
+        /// Compare commands completed successfully.
+        compares,
+        /// I/O commands completed with an error status.
+        failed,
+    }
+}
+
+/// Counters of one core for one namespace. Only that core writes them.
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceIo {
+    pub(super) counters: NamespaceCounters,
+    pub(super) reads: LatencyCounters,
+    pub(super) writes: LatencyCounters,
+}
+
+/// Counters of one core, at position [`NamespaceIndex::slot`].
+#[derive(Debug, Default)]
+pub(crate) struct CoreNamespaceIo(Vec<Option<(NamespaceIndex, Arc<NamespaceIo>)>>);
+
+impl NamespaceIo {
+    /// Counts a completed command. Latencies are kept for successful Read and Write only.
+    fn count(&self, work: &IoWork, latency_nanos: u64, succeeded: bool) {
+        let counters = &self.counters;
+        if !succeeded {
+            return counters.failed.add(1);
+        }
+        match work.kind {
+            IoKind::Read { .. } | IoKind::ReadZeros => {
+                counters.reads.add(1);
+                counters.read_bytes.add(work.length_bytes);
+                self.reads.count(latency_nanos);
+            }
+            IoKind::Write { .. } => {
+                counters.writes.add(1);
+                counters.written_bytes.add(work.length_bytes);
+                self.writes.count(latency_nanos);
+            }
+            IoKind::Flush => counters.flushes.add(1),
+            IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
+            IoKind::Compare { .. } => counters.compares.add(1),
+            IoKind::Deallocate => counters.deallocates.add(1),
+        }
+    }
+}
+
+impl CoreNamespaceIo {
+    /// Counts a completed command. `open` returns the counters of its namespace for this core; it
+    /// is called only for the core's first command to that namespace.
+    pub(crate) fn count(
+        &mut self,
+        work: &IoWork,
+        latency_nanos: u64,
+        succeeded: bool,
+        open: impl FnOnce() -> Option<Arc<NamespaceIo>>,
+    ) {
+        let slot = work.namespace.slot as usize;
+        let known = self.0.get(slot).and_then(Option::as_ref);
+        if let Some((_, io)) = known.filter(|(index, _)| *index == work.namespace) {
+            return io.count(work, latency_nanos, succeeded);
+        }
+        let Some(io) = open() else { return };
+        if self.0.len() <= slot {
+            self.0.resize_with(slot + 1, || None);
+        }
+        let (_, io) = self.0[slot].insert((work.namespace, io));
+        io.count(work, latency_nanos, succeeded);
     }
 }
 

@@ -12,16 +12,16 @@ use std::time::Duration;
 use crossbeam::channel::Receiver;
 use rdma::{GroupStats, Time, WakeFor};
 
+use crate::backend::BackendError;
 use crate::controller::Associations;
-use crate::core_context::buffers::CoreBuffers;
 use crate::core_context::events::BufferEvent;
-use crate::core_context::pool::Pool;
-use crate::core_context::{CoreContext, RequestKey};
+use crate::core_context::pool::{Buffer, Pool};
+use crate::core_context::{CoreBuffers, CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::{MAX_DEVICES, STORAGE_GRACE};
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
-use crate::transport::{Stop, Transport};
+use crate::transport::Stop;
 
 /// Result of a turn, by which its driver decides whether to sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,54 @@ pub enum Turn {
     Busy,
     /// Nothing is due before a wake-up or this time; `None` is no time limit.
     SleepUntil(Option<Time>),
+}
+
+/// Transport of one device on one core. A poll group makes one virtual call per turn and event.
+pub(crate) trait Transport: Send {
+    /// Handles arrived capsules, completions and messages of other threads; true if there were any.
+    fn turn(&mut self, core: &mut CoreContext) -> bool;
+
+    /// Continues a request whose storage operation has ended.
+    fn operation_ended(
+        &mut self,
+        core: &mut CoreContext,
+        whose: RequestKey,
+        result: Result<(), BackendError>,
+    );
+
+    /// Responds to the Abort of a request whose storage operation cannot be cancelled.
+    fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
+
+    /// Continues a request that waited for a buffer.
+    fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
+
+    /// Sends the responses of the turn and submits all work requests to the device.
+    fn flush(&mut self, core: &mut CoreContext);
+
+    /// Time at which [`Transport::turn`] must run even if nothing arrives.
+    fn deadline(&self) -> Option<Time>;
+
+    /// Arms the device, so that the next completion that `what` covers makes [`Transport::watched`]
+    /// readable. Returns whether one more turn is needed before sleeping.
+    fn arm(&mut self, what: WakeFor) -> bool;
+
+    /// Acknowledges the events that made [`Transport::watched`] readable.
+    fn woken(&mut self);
+
+    /// Descriptor of the device to sleep on; `None` under a simulator.
+    fn watched(&self) -> Option<RawFd>;
+
+    /// Starts to end every connection, as `how` says.
+    fn stop(&mut self, how: Stop);
+
+    /// Whether no connection is left.
+    fn is_empty(&self) -> bool;
+
+    /// Whether its device has failed and all its connections have ended, so that it can be dropped.
+    fn is_over(&self) -> bool;
+
+    /// Counters of its group of the RDMA provider.
+    fn stats(&self) -> GroupStats;
 }
 
 /// All work of one core: transports, storage and buffers.
@@ -272,14 +320,12 @@ impl PollGroup {
             progress = true;
             match report {
                 StorageReport::Done { tag, result } => {
-                    let whose = RequestKey::from_bits(tag.0);
-                    let transport = transport_of(&mut self.transports, whose);
-                    transport.operation_ended(&mut self.core, whose, result);
+                    let transport = transport_of(&mut self.transports, tag);
+                    transport.operation_ended(&mut self.core, tag, result);
                 }
                 StorageReport::NotCancelled { tag } => {
-                    let whose = RequestKey::from_bits(tag.0);
-                    let transport = transport_of(&mut self.transports, whose);
-                    transport.operation_not_cancelled(&mut self.core, whose);
+                    let transport = transport_of(&mut self.transports, tag);
+                    transport.operation_not_cancelled(&mut self.core, tag);
                 }
             }
         }

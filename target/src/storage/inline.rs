@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use super::engine::{CallId, Engine, EngineEvent, EngineStats};
+use super::calls::{CallId, Engine, EngineEvent, EngineStats};
 use crate::backend::{CachedRead, FileRef, SystemCall};
 
 /// Engine that executes each call when it is started.

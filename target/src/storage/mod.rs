@@ -3,10 +3,9 @@
 //! A backend returns the system calls of an operation, one step at a time, and the engine executes
 //! them. This module connects the two, and keeps the timers of operations that have to wait.
 
-pub(crate) mod batching;
-mod cached_tries;
-mod engine;
+mod calls;
 mod inline;
+mod trial;
 mod uring;
 
 #[cfg(test)]
@@ -22,9 +21,8 @@ use std::time::Duration;
 use rdma::Time;
 use slab::Slab;
 
-use self::batching::gate::{CallEvent, CallProgress, GateDecision, Gates, Released};
-use self::cached_tries::{CachedTries, WaitingTry};
-pub use self::engine::{CallId, Engine, EngineEvent, EngineStats};
+use self::calls::{CachedTries, GateDecision, Gates, Released, Visit, WaitingTry};
+pub use self::calls::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
 pub use self::uring::{BufferRegistration, Uring, UringError};
 
@@ -32,17 +30,11 @@ use crate::backend::{
     Backend, BackendError, ClosingMedium, Operation, OperationKind, Step, SystemCall,
 };
 use crate::deliberate_bugs::{self, Bug};
+use crate::limits::turn::TIMERS_AT_ONCE;
 
-/// Number that the caller of [`Storage::submit`] gives to an operation.
+/// Number that a caller without request keys gives to an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tag(pub u64);
-
-/// Most operations that timers resume in one turn: each may take long, and the rest of the core
-/// waits.
-const TIMERS_AT_ONCE: usize = 16;
-
-/// Tag of operations without a request, which only a deliberate bug creates.
-const NO_REQUEST: Tag = Tag(u64::MAX);
 
 /// Identifies a running operation, for [`Storage::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,43 +55,82 @@ pub(crate) enum Submitted {
 
 /// End of an operation, or of an attempt to cancel it.
 #[derive(Debug)]
-pub(crate) enum StorageReport {
+pub(crate) enum StorageReport<T> {
     /// The operation has ended, and its span is free.
     Done {
         /// Tag that it was submitted with.
-        tag: Tag,
+        tag: T,
         /// Success, or the cause of the failure.
         result: Result<(), BackendError>,
     },
     /// The operation could not be cancelled; `Done` follows when it ends.
     NotCancelled {
         /// Tag that it was submitted with.
-        tag: Tag,
+        tag: T,
     },
 }
 
-/// Executes operations for one core. Allocates memory only in [`Storage::reserve`].
-pub(crate) struct Storage {
+/// Executes operations for one core. Allocates memory only in [`Storage::reserve`]. The caller
+/// gives each operation a tag (`T`), by which it recognises the reports.
+pub(crate) struct Storage<T> {
     // Dropped first: its drop waits for system calls that use the operations' memory.
     engine: Box<dyn Engine>,
     gates: Gates,
-    running: Slab<Running>,
+    running: Slab<Running<T>>,
     /// Operations started so far. The low bits distinguish successive users of a slot.
     begun: u64,
     timers: BinaryHeap<Reverse<(Time, u32, u32)>>,
     tries: CachedTries,
-    reports: VecDeque<StorageReport>,
+    reports: VecDeque<StorageReport<T>>,
 }
 
-struct Running {
+struct Running<T> {
     serial: u32,
-    tag: Tag,
+    /// `None` once a deliberate bug has reported the end of an operation that continues.
+    tag: Option<T>,
     backend: Arc<dyn Backend>,
     operation: Operation,
     progress: CallProgress,
 }
 
-impl Running {
+/// Progress of an operation with its system calls. It makes one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallProgress {
+    /// No call was started: the operation waits for a timer or to read the page cache.
+    Between,
+    /// A gate holds the call back.
+    Held,
+    /// The call is running; with the visit if a gate counts it.
+    Running(Option<Visit>),
+}
+
+/// Event of an operation for [`CallProgress::step`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CallEvent {
+    /// The gates have decided on the next call.
+    Decided(GateDecision),
+    /// The gate has released the call.
+    Released(Visit),
+    /// The call has returned.
+    Returned,
+}
+
+impl CallProgress {
+    /// Returns the progress after an event; `None` for an event that cannot follow.
+    fn step(self, event: CallEvent) -> Option<Self> {
+        match (self, event) {
+            (Self::Between, CallEvent::Decided(GateDecision::Admitted(visit))) => {
+                Some(Self::Running(visit))
+            }
+            (Self::Between, CallEvent::Decided(GateDecision::Held)) => Some(Self::Held),
+            (Self::Held, CallEvent::Released(visit)) => Some(Self::Running(Some(visit))),
+            (Self::Running(_), CallEvent::Returned) => Some(Self::Between),
+            _ => None,
+        }
+    }
+}
+
+impl<T> Running<T> {
     /// Records an event; an impossible one changes nothing.
     fn step(&mut self, event: CallEvent) {
         let next = self.progress.step(event);
@@ -108,7 +139,7 @@ impl Running {
     }
 }
 
-impl Storage {
+impl<T: Copy> Storage<T> {
     /// Creates storage without room for operations.
     pub(crate) fn new(engine: Box<dyn Engine>) -> Self {
         let (timers, reports) = (BinaryHeap::new(), VecDeque::new());
@@ -133,7 +164,7 @@ impl Storage {
     pub(crate) fn submit(
         &mut self,
         now: Time,
-        tag: Tag,
+        tag: T,
         backend: &Arc<dyn Backend>,
         mut operation: Operation,
     ) -> Submitted {
@@ -148,7 +179,7 @@ impl Storage {
         }
         let backend = Arc::clone(backend);
         let progress = CallProgress::Between;
-        let running = Running { serial, tag, backend, operation, progress };
+        let running = Running { serial, tag: Some(tag), backend, operation, progress };
         let index = self.running.insert(running) as u32;
         let acknowledged = deliberate_bugs::has(Bug::AcknowledgeEarly)
             && matches!(kind, OperationKind::Write { .. });
@@ -196,7 +227,7 @@ impl Storage {
     }
 
     /// Removes and returns the oldest report.
-    pub(crate) fn next_report(&mut self) -> Option<StorageReport> {
+    pub(crate) fn next_report(&mut self) -> Option<StorageReport<T>> {
         self.reports.pop_front()
     }
 
@@ -204,7 +235,7 @@ impl Storage {
     /// whether it did.
     pub(crate) fn release_if_idle(&mut self, medium: &ClosingMedium) -> bool {
         let backend = medium.backend.as_ptr();
-        let uses = |running: &Running| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
+        let uses = |running: &Running<T>| ptr::addr_eq(Arc::as_ptr(&running.backend), backend);
         if self.running.iter().any(|(_, running)| uses(running)) {
             return false;
         }
@@ -309,8 +340,8 @@ impl Storage {
             }
             EngineEvent::NotCancelled { call } => {
                 if let Some(running) = running_of(&mut self.running, operation_key(call)) {
-                    let tag = running.tag;
-                    self.reports.push_back(StorageReport::NotCancelled { tag });
+                    let report = running.tag.map(|tag| StorageReport::NotCancelled { tag });
+                    self.reports.extend(report);
                 }
             }
         }
@@ -371,23 +402,20 @@ impl Storage {
     }
 
     fn finish(&mut self, index: u32, result: Result<(), BackendError>) {
-        let running = self.running.remove(index as usize);
-        if deliberate_bugs::POSSIBLE && running.tag == NO_REQUEST {
-            return;
-        }
-        self.reports.push_back(StorageReport::Done { tag: running.tag, result });
+        let tag = self.running.remove(index as usize).tag;
+        self.reports.extend(tag.map(|tag| StorageReport::Done { tag, result }));
     }
 
     /// Reports the end of an operation that continues, for deliberate bugs.
     fn report_abandoned(&mut self, index: u32, result: Result<(), BackendError>) {
         let Some(running) = self.running.get_mut(index as usize) else { return };
-        let tag = std::mem::replace(&mut running.tag, NO_REQUEST);
-        self.reports.push_back(StorageReport::Done { tag, result });
+        let tag = running.tag.take();
+        self.reports.extend(tag.map(|tag| StorageReport::Done { tag, result }));
     }
 }
 
 /// Returns the operation with a key, unless it has ended.
-fn running_of(running: &mut Slab<Running>, key: OperationKey) -> Option<&mut Running> {
+fn running_of<T>(running: &mut Slab<Running<T>>, key: OperationKey) -> Option<&mut Running<T>> {
     running.get_mut(key.index as usize).filter(|running| running.serial == key.serial)
 }
 

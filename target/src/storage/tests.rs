@@ -75,7 +75,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
 fn a_readable_watched_descriptor_ends_a_sleep() {
     let pool = pool();
     let Some(engine) = uring(&pool) else { return };
-    let mut storage = Storage::new(Box::new(engine));
+    let mut storage = Storage::<Tag>::new(Box::new(engine));
     let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let watched = [bell.as_raw_fd()];
     for round in 0..3 {
@@ -145,4 +145,25 @@ fn a_file_that_retires_is_closed() {
     }
     drop(storage);
     pool.release(buffer);
+}
+
+#[test]
+fn an_operation_makes_one_call_at_a_time() {
+    let visit = Visit { gate: 0, weight: 4096 };
+    let decided = |decision| CallEvent::Decided(decision);
+    let events = [
+        decided(GateDecision::Admitted(None)),
+        decided(GateDecision::Admitted(Some(visit))),
+        decided(GateDecision::Held),
+        CallEvent::Released(visit),
+        CallEvent::Returned,
+    ];
+    let steps = |from: CallProgress| events.map(|event| from.step(event));
+    let (between, held) = (CallProgress::Between, CallProgress::Held);
+    let [uncounted, counted] = [None, Some(visit)].map(CallProgress::Running);
+    assert_eq!(steps(between), [Some(uncounted), Some(counted), Some(held), None, None]);
+    assert_eq!(steps(held), [None, None, None, Some(counted), None]);
+    for running in [uncounted, counted] {
+        assert_eq!(steps(running), [None, None, None, None, Some(between)]);
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use io_uring::types::{Fd, Fixed, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 
-use super::engine::{CallId, Engine, EngineEvent, EngineStats};
+use super::calls::{CallId, Engine, EngineEvent, EngineStats};
 use super::inline;
 use crate::backend::MemoryPart;
 use crate::backend::{CachedRead, FileId, FileRef, SystemCall};

@@ -1,4 +1,4 @@
-//! Transports, which move capsules and data, and acceptors of connections.
+//! Acceptors of connections, and the transport of capsules and data over RDMA.
 
 pub(crate) mod rdma;
 
@@ -7,60 +7,9 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::rdma::{CmError, GroupStats, Time, WakeFor};
+use ::rdma::{CmError, Time};
 
-use crate::backend::BackendError;
-use crate::core_context::pool::Buffer;
-use crate::core_context::{CoreContext, RequestKey};
 use crate::inventory::port::Port;
-
-/// Transport of one device on one core. A poll group makes one virtual call per turn and event.
-pub(crate) trait Transport: Send {
-    /// Handles arrived capsules, completions and messages of other threads; true if there were any.
-    fn turn(&mut self, core: &mut CoreContext) -> bool;
-
-    /// Continues a request whose storage operation has ended.
-    fn operation_ended(
-        &mut self,
-        core: &mut CoreContext,
-        whose: RequestKey,
-        result: Result<(), BackendError>,
-    );
-
-    /// Responds to the Abort of a request whose storage operation cannot be cancelled.
-    fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
-
-    /// Continues a request that waited for a buffer.
-    fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
-
-    /// Sends the responses of the turn and submits all work requests to the device.
-    fn flush(&mut self, core: &mut CoreContext);
-
-    /// Time at which [`Transport::turn`] must run even if nothing arrives.
-    fn deadline(&self) -> Option<Time>;
-
-    /// Arms the device, so that the next completion that `what` covers makes [`Transport::watched`]
-    /// readable. Returns whether one more turn is needed before sleeping.
-    fn arm(&mut self, what: WakeFor) -> bool;
-
-    /// Acknowledges the events that made [`Transport::watched`] readable.
-    fn woken(&mut self);
-
-    /// Descriptor of the device to sleep on; `None` under a simulator.
-    fn watched(&self) -> Option<RawFd>;
-
-    /// Starts to end every connection, as `how` says.
-    fn stop(&mut self, how: Stop);
-
-    /// Whether no connection is left.
-    fn is_empty(&self) -> bool;
-
-    /// Whether its device has failed and all its connections have ended, so that it can be dropped.
-    fn is_over(&self) -> bool;
-
-    /// Counters of its group of the RDMA provider.
-    fn stats(&self) -> GroupStats;
-}
 
 /// Acceptor, which accepts connections at one device and assigns them to cores.
 pub(crate) trait Acceptor: Send {

@@ -264,6 +264,8 @@ impl Line {
 
 #[cfg(test)]
 mod tests {
+    use feedrail_target::testing::{OperationOwner, SlotId};
+
     use super::*;
 
     const BYTES: u64 = 4096;
@@ -279,7 +281,8 @@ mod tests {
     }
 
     fn request(slot: u32) -> RequestKey {
-        RequestKey { transport: 0, connection: 0, slot }
+        let owner = OperationOwner::Slot(SlotId(slot));
+        RequestKey { transport: 0, connection: 0, owner }
     }
 
     fn granted(account: usize, slot: u32, address: usize) -> BufferEvent {

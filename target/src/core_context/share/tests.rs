@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::core_context::pool::PoolMemory;
+use crate::core_context::{OperationOwner, SlotId};
 
 const BLOCK: u32 = 64 << 10;
 
@@ -27,7 +28,8 @@ fn name(number: usize) -> AccountName {
 }
 
 fn request(connection: u32, slot: u32) -> RequestKey {
-    RequestKey { transport: 0, connection, slot }
+    let owner = OperationOwner::Slot(SlotId(slot));
+    RequestKey { transport: 0, connection, owner }
 }
 
 /// Allocates as many buffers as an account gets.

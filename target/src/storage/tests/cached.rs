@@ -7,7 +7,7 @@ const READ_BYTES: u32 = 64 << 10;
 const READS: u64 = 64;
 
 struct Hot {
-    storage: Storage,
+    storage: Storage<Tag>,
     pool: Pool,
     backend: Arc<dyn Backend>,
     _file: tempfile::NamedTempFile,
@@ -35,7 +35,7 @@ impl Hot {
 
     fn ended(&mut self) -> Vec<(u64, bool)> {
         let reports = std::iter::from_fn(|| self.storage.next_report());
-        let ended = |report| match report {
+        let ended = |report: StorageReport<Tag>| match report {
             StorageReport::Done { tag, result } => (tag.0, result.is_ok()),
             StorageReport::NotCancelled { .. } => panic!("{report:?}"),
         };

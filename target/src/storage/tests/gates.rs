@@ -121,7 +121,7 @@ impl Engine for Device {
 struct Load {
     pool: Pool,
     buffer: crate::core_context::pool::Buffer,
-    storage: Storage,
+    storage: Storage<Tag>,
     backend: Arc<dyn Backend>,
     device: Device,
     answered: u64,

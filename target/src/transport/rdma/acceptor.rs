@@ -12,10 +12,10 @@ use ::rdma::{
 use crossbeam::channel::Receiver;
 use nvme_proto::rdma_cm::RejectStatus;
 
+use super::device_parts::{DeviceParts, GroupInbox};
 use super::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
 use super::negotiation::{Negotiated, rejection};
 use super::tracked::{GroupAnswer, TrackedEvent, TrackedProgress};
-use super::{DeviceParts, GroupInbox};
 use crate::controller::{Associations, Lost};
 use crate::doorbell::Doorbell;
 use crate::inventory::port::Port;
@@ -441,13 +441,5 @@ impl<P: Provider> Acceptor for RdmaAcceptor<P> {
 
     fn stats(&self) -> AcceptorStats {
         AcceptorStats { connections: self.connections.len() as u64, ..self.stats }
-    }
-}
-
-impl<P: Provider> GroupInbox<P> {
-    fn send(&self, message: ToGroup<P>) {
-        // A group that has ended has no connections to notify.
-        let _ = self.inbox.send(message);
-        self.bell.ring();
     }
 }

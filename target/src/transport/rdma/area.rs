@@ -9,10 +9,11 @@ use nvme_proto::{Cqe, IntoBytes, Sqe};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::backend::Span;
+use crate::core_context::SlotId;
 use crate::core_context::pool::UNIT_BYTES;
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::UNCONNECTED_RECEIVES;
-use crate::transport::rdma::connection::request::{Receive, SlotId};
+use crate::transport::rdma::connection::request::Receive;
 
 const SQE_BYTES: usize = size_of::<Sqe>();
 const CQE_BYTES: usize = size_of::<Cqe>();

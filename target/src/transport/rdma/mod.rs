@@ -7,11 +7,10 @@
 mod acceptor;
 mod area;
 mod connection;
+mod device_parts;
 mod message;
 mod negotiation;
-mod sgl;
 mod tracked;
-mod work_id;
 
 use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
@@ -20,32 +19,27 @@ use std::task::Waker;
 use std::time::Duration;
 
 use ::rdma::{
-    Access, ConnId, Device, Group, GroupConfig, GroupStats, Mem, MemoryRegion, Provider,
-    Registered, Time, WakeFor, Wc,
+    ConnId, Device, Group, GroupConfig, GroupStats, MemoryRegion, Provider, Time, WakeFor, Wc,
 };
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
 
 pub(crate) use self::acceptor::RdmaAcceptor;
+pub(crate) use self::device_parts::{DeviceParts, GroupInbox, RegisteredPool};
 
 use self::area::Area;
-use self::connection::{Connection, Ended, TransportConfig, TurnContext};
+use self::connection::{Connection, Ended, TransportConfig, TurnContext, WorkId, WorkKind};
 use self::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
-use self::work_id::{WorkId, WorkKind};
-use super::{DeviceFailure, Stop, Transport};
+use super::{DeviceFailure, Stop};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
-use crate::core_context::pool::{Buffer, PoolMemory};
+use crate::core_context::pool::Buffer;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
+use crate::limits::turn::{COMPLETIONS_AT_ONCE, HALVING_MIN_COMMANDS};
+use crate::poll_group::Transport;
 
-/// Maximum number of completions polled with one call.
-const BATCH: usize = 64;
-/// If at least this many commands arrived at an idle core, the responses to the first half are sent
-/// before the others are parsed. Otherwise host and target would take turns waiting for each other
-/// (`docs/decisions/048-halves-of-a-batch.md`).
-const HALVING_MIN_COMMANDS: usize = 16;
 /// Pause between two turns after which Keep Alive Timeouts are checked: the granularity of these
 /// timeouts. With a longer one, a command of a host that has connected again could be executed; a
 /// shorter one would check more often than needed.
@@ -86,52 +80,6 @@ pub(crate) struct RdmaTransport<P: Provider> {
     _failure: Arc<DeviceFailure>,
 }
 
-/// Sender to the inbox of a poll group, used by its [`RdmaAcceptor`].
-pub(crate) struct GroupInbox<P: Provider> {
-    handle: P::GroupHandle,
-    inbox: Sender<ToGroup<P>>,
-    bell: Arc<Doorbell>,
-}
-
-/// Buffer pool that is registered with a device.
-pub(crate) type RegisteredPool<P> = Registered<P, Arc<PoolMemory>>;
-
-/// Shared parts from which the transports of one device are created.
-pub(crate) struct DeviceParts<P: Provider> {
-    /// Device with one local IP address.
-    pub device: P::Device,
-    /// Buffer pool, registered with the device.
-    pub pool: Arc<RegisteredPool<P>>,
-    /// Flag that the device was removed or has failed.
-    pub failure: Arc<DeviceFailure>,
-    acceptor: Sender<ToAcceptor>,
-    acceptor_bell: Arc<Doorbell>,
-    inbox: Receiver<ToAcceptor>,
-}
-
-impl<P: Provider> DeviceParts<P> {
-    /// Registers the buffer pool with a device, and creates the inbox of its acceptor.
-    ///
-    /// # Errors
-    /// The error of the memory registration or of the eventfd.
-    #[expect(unsafe_code, reason = "registers the pool's memory")]
-    pub(crate) fn new(device: P::Device, memory: &Arc<PoolMemory>) -> std::io::Result<Self> {
-        let host = Mem::Host { addr: memory.address(), length: memory.registered_length() };
-        // SAFETY: the place is that of the memory, which is reached through buffers only.
-        let pool = unsafe { Registered::new(&device, memory.clone(), host, Access::LOCAL_WRITE) }?;
-        let pool = Arc::new(pool);
-        let (acceptor, inbox) = unbounded();
-        Ok(Self {
-            device,
-            pool,
-            failure: Arc::default(),
-            acceptor,
-            acceptor_bell: Doorbell::new()?,
-            inbox,
-        })
-    }
-}
-
 impl<P: Provider> RdmaTransport<P> {
     /// Creates the transport of one core; `index` is that in its poll group.
     ///
@@ -167,7 +115,7 @@ impl<P: Provider> RdmaTransport<P> {
             acceptor: parts.acceptor.clone(),
             acceptor_bell: Arc::clone(&parts.acceptor_bell),
             bell,
-            completions: vec![Wc::default(); BATCH].into(),
+            completions: vec![Wc::default(); COMPLETIONS_AT_ONCE].into(),
             awaiting_sends: 0,
             idle: true,
             ending: Vec::new(),
@@ -279,7 +227,7 @@ impl<P: Provider> RdmaTransport<P> {
                 self.handle_completions(core, second);
             }
             progress |= count > 0;
-            if count < BATCH {
+            if count < COMPLETIONS_AT_ONCE {
                 self.completions = completions;
                 return progress;
             }
@@ -468,26 +416,28 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         result: Result<(), BackendError>,
     ) {
         let key = whose.connection as usize;
-        let connection = self.connections.get_mut(key).expect("it waits for its operations");
+        // A connection waits for its operations.
+        let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_ending() {
-            connection.operation_over(core, whose.slot, result);
+            connection.operation_over(core, whose.owner, result);
         } else {
             self.with(core, key, |connection, context| {
-                connection.executed(context, whose.slot, result)
+                connection.executed(context, whose.owner, result);
+                Ok(())
             });
         }
     }
 
     fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey) {
         self.with(core, whose.connection as usize, |connection, _| {
-            connection.not_cancelled(whose.slot);
+            connection.not_cancelled(whose.owner);
             Ok(())
         });
     }
 
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer) {
         self.with(core, whose.connection as usize, |connection, context| {
-            connection.buffer_granted(context, whose.slot, buffer)
+            connection.buffer_granted(context, whose.owner, buffer)
         });
     }
 
@@ -547,7 +497,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn halves_have_half_of_the_work_each(brings_work in prop::collection::vec(any::<bool>(), 0..BATCH)) {
+        fn halves_have_half_of_the_work_each(brings_work in prop::collection::vec(any::<bool>(), 0..COMPLETIONS_AT_ONCE)) {
             let kind = |work| if work { WorkKind::Receive } else { WorkKind::Response };
             let all: Vec<Wc> = brings_work.iter().map(|work| completion(kind(*work))).collect();
             let count = brings_work.iter().filter(|work| **work).count();

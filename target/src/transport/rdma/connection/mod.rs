@@ -1,37 +1,32 @@
 //! A connection: an NVMe queue, its queue pair, and its running commands.
 //!
-//! A command passes through `arrival` (parses its capsule, locates and fetches its data),
-//! `execution` (by the controller or storage) and `response`.
+//! A command passes through `command` (its capsule arrives, its data is located and fetched, and
+//! storage executes it) or `control` (the controller executes it), and `response`.
 
-mod arrival;
-mod execution;
-mod outstanding;
-pub(crate) mod request;
+mod command;
+mod control;
+mod data;
+mod life;
+pub(super) mod request;
 mod response;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use ::rdma::{ConnId, Group, Op, Provider, PushError, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
-use nvme_proto::{Cid, Status};
+use ::rdma::{ConnId, Group, Op, Provider, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
 
-use self::outstanding::Outstanding;
+pub(super) use self::life::Ended;
+use self::request::{Receive, Slots};
 use super::area::Area;
 use super::negotiation::Negotiated;
-use super::work_id::{WorkId, WorkKind};
-use crate::controller::{
-    AbortRequest, Accepted, CloseReason, CommandOutcome, CommandWork, FlushJob, Queue, QueueEvent,
-    Quiesce,
-};
-use crate::core_context::buffers::Accounts;
-use crate::core_context::{CoreContext, RequestKey};
-use crate::deliberate_bugs::{self, Bug};
+use crate::controller::{Accepted, CommandOutcome, FlushJob, Queue};
+use crate::core_context::{Accounts, CoreContext, OperationOwner, RequestKey, SlotId};
+use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 use crate::limits::peer::RemotePeer;
-use crate::transport::rdma::connection::request::{Receive, RequestState, SlotId, Slots};
-
-/// Bit of [`RequestKey::slot`] that is set if the rest is the number of a [`FlushJob`].
-const FLUSH_SLOT: u32 = 1 << 31;
 
 /// Connection in its poll group: one queue pair, one NVMe queue and its requests.
 pub(super) struct Connection<P: Provider> {
@@ -40,8 +35,8 @@ pub(super) struct Connection<P: Provider> {
     conn: ConnId,
     qp: QpKey,
     peer: RemotePeer,
-    /// NVMe queue; `None` once the connection is ending.
-    queue: Option<Queue>,
+    /// NVMe queue, which it leaves when the connection ends.
+    queue: Queue,
     area: Area<P>,
     slots: Slots,
     /// Whether Connect has succeeded and the connection has all its receives and slots.
@@ -83,6 +78,97 @@ enum Leaving {
     Asked { slot: SlotId, outcome: CommandOutcome },
     /// The response was scheduled; the connection ends when it has been sent.
     Answered,
+}
+
+/// Kind of a work request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WorkKind {
+    /// Receive of a command capsule; `index` is that of the receive.
+    Receive,
+    /// RDMA READ of data from the host; `index` is the slot.
+    Fetch,
+    /// RDMA WRITE of data to the host, which completes only if it fails; `index` is the slot.
+    Data,
+    /// Send of a response capsule; `index` is the slot.
+    Response,
+}
+
+/// Identifier of a work request: bits 63-62 of `wr_id` are the kind, 61-32 the key of the
+/// connection, 31-0 the index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WorkId {
+    pub(super) kind: WorkKind,
+    pub(super) connection: usize,
+    pub(super) index: u32,
+}
+
+impl WorkId {
+    pub(super) fn to_bits(self) -> u64 {
+        (self.kind as u64) << 62 | (self.connection as u64) << 32 | u64::from(self.index)
+    }
+
+    pub(super) fn from_bits(bits: u64) -> Self {
+        let kind = match bits >> 62 {
+            0 => WorkKind::Receive,
+            1 => WorkKind::Fetch,
+            2 => WorkKind::Data,
+            _ => WorkKind::Response,
+        };
+        Self { kind, connection: (bits >> 32 & 0x3FFF_FFFF) as usize, index: bits as u32 }
+    }
+}
+
+/// Number of outstanding work requests, and the deadline by which the host has to acknowledge them.
+/// Partial acknowledgements do not extend the deadline: all requests that are outstanding at one
+/// moment share a deadline, and later requests get the next one, so each is outstanding for two
+/// periods at most.
+#[derive(Debug)]
+struct Outstanding {
+    timeout: Duration,
+    entries: u32,
+    bytes: u64,
+    /// Number of the oldest entries, which have to complete by `due`.
+    due_entries: u32,
+    /// Deadline of these entries.
+    due: Time,
+}
+
+impl Outstanding {
+    /// Creates it without requests. A period lasts for `timeout`, plus the time for the outstanding
+    /// bytes at [`HOST_LEAST_BYTES_PER_SECOND`].
+    fn new(timeout: Duration) -> Self {
+        Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
+    }
+
+    /// Adds a posted entry of the send queue, which moves `bytes` bytes of data.
+    fn posted(&mut self, now: Time, bytes: u32) {
+        self.entries += 1;
+        self.bytes += u64::from(bytes);
+        if self.due_entries == 0 {
+            self.expect_all(now);
+        }
+    }
+
+    /// Removes the `entries` oldest entries, which moved `bytes` bytes of data.
+    fn done(&mut self, now: Time, entries: u32, bytes: u32) {
+        self.entries -= entries;
+        self.bytes -= u64::from(bytes);
+        self.due_entries = self.due_entries.saturating_sub(entries);
+        if self.due_entries == 0 && self.entries > 0 {
+            self.expect_all(now);
+        }
+    }
+
+    fn expect_all(&mut self, now: Time) {
+        let nanos = self.bytes.saturating_mul(1_000_000_000) / HOST_LEAST_BYTES_PER_SECOND;
+        self.due_entries = self.entries;
+        self.due = now + self.timeout + Duration::from_nanos(nanos);
+    }
+
+    /// Deadline for the host; `None` if no work request is outstanding.
+    fn deadline(&self) -> Option<Time> {
+        (self.due_entries > 0).then_some(self.due)
+    }
 }
 
 /// Properties common to all connections of a transport.
@@ -131,68 +217,6 @@ impl<'a, P: Provider> TurnContext<'a, P> {
     }
 }
 
-/// Reason that a connection ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// The host disconnected, or is unreachable.
-    Disconnected,
-    /// A work request failed, which moved the queue pair to the ERROR state.
-    WorkFailed(WorkKind, WcStatus),
-    /// The device reported a failure of the queue pair.
-    QueuePairFailed,
-    /// The RDMA device was removed or failed.
-    DeviceFailed,
-    /// A capsule of this many bytes arrived, too few for a submission queue entry.
-    ShortCapsule(u32),
-    /// The device refused to queue a work request.
-    Push(PushError),
-    /// The host did not accept responses or supply data by its deadline.
-    Stalled,
-    /// No memory could be allocated for its receives.
-    NoMemory,
-    /// The host sent no Connect, and newer connections displaced it.
-    Displaced,
-    /// The controller closed the queue.
-    Controller(CloseReason),
-    /// The host sent a Disconnect command.
-    OrderlyDisconnect,
-    /// The target is stopping.
-    Stopping,
-}
-
-impl Ended {
-    /// Whether the reason is a fault of host or device, which is logged at a higher level.
-    fn is_fault(&self) -> bool {
-        !matches!(self, Self::Disconnected | Self::OrderlyDisconnect | Self::Stopping)
-    }
-}
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Disconnected => f.write_str("disconnected"),
-            Self::WorkFailed(WorkKind::Receive, status) => write!(f, "receive: {status}"),
-            Self::WorkFailed(WorkKind::Fetch, status) => write!(f, "reading host memory: {status}"),
-            Self::WorkFailed(WorkKind::Data, status) => write!(f, "writing host memory: {status}"),
-            Self::WorkFailed(WorkKind::Response, status) => write!(f, "response: {status}"),
-            Self::QueuePairFailed => f.write_str("the device reports a failed queue pair"),
-            Self::DeviceFailed => f.write_str("the device failed"),
-            Self::ShortCapsule(bytes) => write!(f, "a command capsule of {bytes} bytes"),
-            Self::Push(error) => write!(f, "work request refused: {error}"),
-            Self::Stalled => {
-                f.write_str("the host did not take its responses and give its data in time")
-            }
-            Self::NoMemory => f.write_str("no memory for its receives"),
-            Self::Displaced => {
-                f.write_str("it sent no Connect, and newer connections need its place")
-            }
-            Self::Controller(reason) => write!(f, "{reason}"),
-            Self::OrderlyDisconnect => f.write_str("the host disconnected in order"),
-            Self::Stopping => f.write_str("the target is stopping"),
-        }
-    }
-}
-
 impl<P: Provider> Connection<P> {
     pub(super) fn new(
         key: usize,
@@ -214,7 +238,7 @@ impl<P: Provider> Connection<P> {
             conn,
             qp,
             peer,
-            queue: Some(queue),
+            queue,
             slots: Slots::new(area.first_slots(), slots),
             is_connected: false,
             arrived: VecDeque::with_capacity(area.layout().receives as usize),
@@ -263,37 +287,6 @@ impl<P: Provider> Connection<P> {
         self.qp
     }
 
-    /// Posts the first receives before the connection is accepted, since commands may arrive before
-    /// the connection manager reports that it is established.
-    pub(super) fn post_receives(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        context.core.reserve(self.slots.count());
-        (0..self.area.receives()).try_for_each(|index| self.post_receive(context, Receive(index)))
-    }
-
-    /// Handles a successful Connect, if it has just succeeded: creates and posts the other receives
-    /// before the response is sent.
-    pub(super) fn note_connected(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        if self.is_connected || !self.queue().is_live() {
-            return Ok(());
-        }
-        self.is_connected = true;
-        let posted = self.area.receives();
-        if let Err(error) = self.area.grow(context.device) {
-            tracing::warn!(peer = %self.peer, %error, "no memory for a connection");
-            return Err(Ended::NoMemory);
-        }
-        let more = self.slots.grow();
-        context.core.reserve(more);
-        context.connected = true;
-        (posted..self.area.receives())
-            .try_for_each(|index| self.post_receive(context, Receive(index)))
-    }
-
-    /// Whether Connect has succeeded.
-    pub(super) fn is_connected(&self) -> bool {
-        self.is_connected
-    }
-
     #[expect(unsafe_code, reason = "lends the receive's memory to the device")]
     fn post_receive(
         &mut self,
@@ -330,11 +323,11 @@ impl<P: Provider> Connection<P> {
     }
 
     fn request_key(&self, context: &TurnContext<'_, P>, slot: SlotId) -> RequestKey {
-        RequestKey {
-            transport: context.config.transport,
-            connection: self.key as u32,
-            slot: slot.0,
-        }
+        self.operation_key(context, OperationOwner::Slot(slot))
+    }
+
+    fn operation_key(&self, context: &TurnContext<'_, P>, owner: OperationOwner) -> RequestKey {
+        RequestKey { transport: context.config.transport, connection: self.key as u32, owner }
     }
 
     /// Updates `awaiting_sends`, the number of connections that wait for a send completion.
@@ -355,192 +348,10 @@ impl<P: Provider> Connection<P> {
         waiting && !self.is_ending()
     }
 
-    fn queue(&mut self) -> &mut Queue {
-        self.queue.as_mut().expect("a connection has its queue until it is ending")
-    }
-
     /// Records that `send_entries` work requests have completed, which moved `bytes` bytes of data.
     fn moved(&mut self, context: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
         self.outstanding.done(context.core.now, send_entries, bytes);
         self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
-    }
-
-    /// Ends a connection whose host has sent no command for two Keep Alive Timeouts.
-    pub(super) fn end_if_abandoned(
-        &mut self,
-        context: &mut TurnContext<'_, P>,
-    ) -> Result<(), Ended> {
-        match self.queue().end_if_abandoned(context.core.now) {
-            true => Err(Ended::Controller(CloseReason::KeepAlive)),
-            false => Ok(()),
-        }
-    }
-
-    /// Ends a connection whose host exceeded its deadline, and handles events of the controller.
-    pub(super) fn look(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
-            return Err(Ended::Stalled);
-        }
-        self.handle_queue_events(context)
-    }
-
-    fn handle_queue_events(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
-        while let Some(event) = self.queue().poll(context.core.now) {
-            match event {
-                QueueEvent::Complete { cid, outcome } => {
-                    let parked = self.find(cid, RequestState::Parked);
-                    if let Some(slot) = parked {
-                        self.respond(context, slot, outcome)?;
-                    }
-                }
-                QueueEvent::Abort(abort) => self.abort(context, abort)?,
-                QueueEvent::Quiesce(quiesce) => self.quiesce(&quiesce),
-                QueueEvent::Flush(flush) => self.flush(context, flush),
-                QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
-            }
-        }
-        Ok(())
-    }
-
-    /// Time at which [`Connection::look`] must run again.
-    pub(super) fn deadline(&self) -> Option<Time> {
-        let controller = self.queue.as_ref()?.deadline();
-        controller.into_iter().chain(self.outstanding.deadline()).min()
-    }
-
-    fn find(&mut self, cid: Cid, state: RequestState) -> Option<SlotId> {
-        self.slots.find(cid).filter(|&slot| self.slots.get(slot).state == state)
-    }
-
-    /// Aborts a command that does not execute yet, or requests that storage cancels its operation.
-    fn abort(
-        &mut self,
-        context: &mut TurnContext<'_, P>,
-        abort: AbortRequest,
-    ) -> Result<(), Ended> {
-        let Some(slot) = self.slots.find(abort.cid) else {
-            self.queue().answer_abort(abort, false);
-            return Ok(());
-        };
-        let whose = self.request_key(context, slot);
-        let request = self.slots.get(slot);
-        match (request.state, request.operation) {
-            (RequestState::AwaitingBuffer, _) => {
-                context.core.buffers().leave(&self.accounts, whose);
-            }
-            (RequestState::AwaitingFetch, _) => self.to_fetch.retain(|other| *other != slot),
-            (RequestState::Executing, Some(operation)) if request.abort.is_none() => {
-                request.abort = Some(abort);
-                context.core.storage().cancel(operation);
-                return Ok(());
-            }
-            _ => {
-                self.queue().answer_abort(abort, false);
-                return Ok(());
-            }
-        }
-        self.refuse(context, slot, Status::ABORT_REQUESTED)?;
-        self.queue().answer_abort(abort, true);
-        Ok(())
-    }
-
-    /// Attaches a hold to running I/O commands until they end.
-    fn quiesce(&mut self, quiesce: &Quiesce) {
-        for slot in self.slots.in_use() {
-            let request = self.slots.get(slot);
-            let over =
-                matches!(request.state, RequestState::AwaitingResponse | RequestState::Responding);
-            if let Some(CommandWork::Io(work)) = request.work.filter(|_| !over) {
-                request.holds.extend(quiesce.of(&work));
-            }
-        }
-    }
-
-    /// Responds to the Abort of a request whose operation cannot be cancelled and continues.
-    pub(super) fn not_cancelled(&mut self, slot: u32) {
-        if let Some(abort) = self.slots.get(SlotId(slot)).abort.take() {
-            self.queue().answer_abort(abort, false);
-        }
-    }
-
-    /// Whether the connection may end when the target drains: all commands have their responses,
-    /// and no I/O queue needs this admin queue.
-    pub(super) fn is_drained(&self) -> bool {
-        let controller = self.queue.as_ref().filter(|queue| queue.qid().is_admin());
-        let controller = controller.and_then(Queue::controller);
-        let needed = controller.is_some_and(|controller| controller.has_io_connections());
-        !needed && self.owes_nothing()
-    }
-
-    /// Whether every command has its response, except those that the controller keeps open.
-    fn owes_nothing(&self) -> bool {
-        self.slots.all(RequestState::Parked)
-    }
-
-    pub(super) fn is_ending(&self) -> bool {
-        self.queue.is_none()
-    }
-
-    /// Ends the connection and releases its queue pair: data from the host is not placed in memory
-    /// after this, and running commands get no response. Memory that storage does not use is freed.
-    pub(super) fn end(&mut self, context: &mut TurnContext<'_, P>, why: &Ended) {
-        let Some(mut queue) = self.queue.take() else { return };
-        if why.is_fault() && context.core.associations.log_rate().admit(context.core.now) {
-            tracing::info!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
-        } else {
-            tracing::debug!(peer = %self.peer, qid = %queue.qid(), "connection ended: {why}");
-        }
-        // The device does not use its buffers after this.
-        context.group.release(self.qp);
-        let connection = self.request_key(context, SlotId(0));
-        context.core.buffers().leave_all(&self.accounts, connection);
-        for slot in self.slots.in_use() {
-            let request = self.slots.get(slot);
-            if let Some(abort) = request.abort.take() {
-                queue.answer_abort(abort, false);
-            }
-            if request.state != RequestState::Responding {
-                request.abandon();
-            }
-            if request.operation.is_none() {
-                request.holds.clear();
-            }
-            if let Some(operation) = request.operation {
-                context.core.storage().cancel(operation);
-            }
-        }
-        let hold = queue.close();
-        for slot in self.slots.in_use() {
-            let request = self.slots.get(slot);
-            if request.operation.is_none() {
-                let buffer = self.slots.end(slot).buffer;
-                self.release(context, buffer);
-                continue;
-            }
-            if request.changes_medium() || deliberate_bugs::has(Bug::AwaitReads) {
-                request.holds.extend(hold.clone());
-            }
-            if let Some(buffer) = &request.buffer {
-                context.core.buffers().orphan(&self.accounts, buffer);
-            }
-        }
-    }
-
-    /// Whether storage operations still use its memory.
-    pub(super) fn is_busy(&self) -> bool {
-        self.operations > 0
-    }
-
-    /// Marks all commands as abandoned, because the transport is dropped.
-    pub(super) fn abandon_all(&mut self) {
-        self.slots.abandon_all();
-    }
-
-    /// Frees the remaining resources of a connection that has ended and is not busy.
-    pub(super) fn release_resources(self, core: &mut CoreContext) {
-        let requests = self.slots.count();
-        core.buffers().part(self.accounts);
-        core.unreserve(requests);
     }
 }

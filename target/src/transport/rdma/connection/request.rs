@@ -5,185 +5,285 @@ use std::mem;
 use ::rdma::Time;
 use nvme_proto::Cid;
 
+use super::data::{HostData, KeyedMemory, ResponseData, StorageStep};
+use crate::controller::command_trace::{CommandTimes, TracePoint};
 use crate::controller::{
-    AbortRequest, CommandHold, CommandOutcome, CommandTimes, CommandWork, TransferDirection,
+    AbortRequest, CommandHold, CommandOutcome, CommandWork, ControlWork, IoWork,
 };
+use crate::core_context::SlotId;
 use crate::core_context::pool::Buffer;
+use crate::deliberate_bugs::{self, Bug};
 use crate::storage::OperationKey;
-
-/// Index of a request slot in [`Slots`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SlotId(pub(crate) u32);
 
 /// Index of a receive buffer of a connection, and of the capsule in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Receive(pub(crate) u32);
 
-/// State of a request slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestState {
+/// Right and duty to complete the command in a slot. There is one for each command: whoever has it
+/// passes it on, completes the command with it, or abandons the command because the connection
+/// ends.
+#[derive(Debug)]
+#[must_use = "a command is completed once"]
+pub(crate) struct CompletionPermit {
+    slot: SlotId,
+    cid: Cid,
+}
+
+impl CompletionPermit {
+    pub(crate) fn slot(&self) -> SlotId {
+        self.slot
+    }
+
+    pub(crate) fn cid(&self) -> Cid {
+        self.cid
+    }
+
+    /// Gives up the completion of a command, since its connection has ended.
+    pub(crate) fn abandon(self) {
+        mem::forget(self);
+    }
+}
+
+#[cfg(debug_assertions)]
+impl Drop for CompletionPermit {
+    fn drop(&mut self) {
+        assert!(std::thread::panicking(), "a command was never completed");
+    }
+}
+
+/// Stage of a request, with what it owns there.
+#[derive(Debug)]
+pub(crate) enum RequestStage {
     /// The slot has no request.
     Free,
-    /// The capsule has arrived and is parsed; the request continues in the same call.
-    Arrived,
+    /// A call of the connection continues the request, and has its permit and its data.
+    InCall,
     /// The request waits for a buffer.
-    AwaitingBuffer,
+    AwaitingBuffer { permit: CompletionPermit, work: CommandWork, host: HostData },
     /// The request has a buffer and waits to fetch its data from the host.
-    AwaitingFetch,
+    AwaitingFetch(DataFetch),
     /// An RDMA READ fetches its data from the host.
-    Fetching,
-    /// Storage or the controller executes the command.
-    Executing,
+    Fetching(DataFetch),
+    /// Storage executes an operation of the command.
+    Executing(StorageRun),
     /// The controller completes it later (for example an Asynchronous Event Request).
-    Parked,
+    Parked { permit: CompletionPermit, work: ControlWork },
     /// Ended; the response waits for the end of the turn or for room in the send queue.
-    AwaitingResponse,
+    AwaitingResponse(DueResponse),
     /// The response is in the send queue; the host may reuse the CID.
-    Responding,
+    Responding(SentResponse),
+    /// The connection has ended, and storage still uses the memory of the operation.
+    Orphaned { work: IoWork, step: StorageStep },
 }
 
-/// Location of a command's data on the side of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HostData {
-    /// The command moves no data.
-    None,
-    /// The data is in the command's capsule.
-    InCapsule {
-        /// Offset into the in-capsule data, in bytes.
-        offset: u32,
-    },
-    /// The data is in the host's memory.
-    Keyed {
-        /// Virtual address in the host's memory.
-        address: u64,
-        /// Remote key (rkey) of the host's memory.
-        key: u32,
-    },
+/// Command whose data is fetched from the host.
+#[derive(Debug)]
+pub(crate) struct DataFetch {
+    pub(crate) permit: CompletionPermit,
+    pub(crate) work: CommandWork,
+    pub(crate) buffer: Buffer,
+    pub(crate) from: KeyedMemory,
 }
 
-/// Progress of the flush that precedes a Read or Compare with Force Unit Access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Commit {
-    /// The flush has not begun.
-    Due,
-    /// The flush is in progress.
-    Flushing,
-    /// The flush has ended: the command may read.
-    Done,
+/// I/O command that storage executes.
+#[derive(Debug)]
+pub(crate) struct StorageRun {
+    pub(crate) permit: CompletionPermit,
+    pub(crate) work: IoWork,
+    pub(crate) step: StorageStep,
+    pub(crate) operation: OperationKey,
+    /// Abort request for it that has no response yet.
+    pub(crate) abort: Option<AbortRequest>,
 }
 
-/// A running command, which must get exactly one completion.
+/// Response that is not in the send queue yet.
+#[derive(Debug)]
+pub(crate) struct DueResponse {
+    outcome: CommandOutcome,
+    pub(crate) data: ResponseData,
+}
+
+impl DueResponse {
+    /// Send queue entries that it needs: 2 with data, otherwise 1.
+    pub(crate) fn send_entries(&self) -> u32 {
+        1 + u32::from(self.data.sent_bytes() > 0)
+            + u32::from(deliberate_bugs::has(Bug::CompleteTwice))
+    }
+}
+
+/// Response that is in the send queue, and what its end returns.
+#[derive(Debug)]
+#[must_use]
+pub(crate) struct SentResponse {
+    pub(crate) buffer: Option<Buffer>,
+    /// Number of send queue entries that it took.
+    pub(crate) send_entries: u32,
+    /// Bytes of data that precede it.
+    pub(crate) bytes: u32,
+}
+
+/// Content of the response capsule of a command.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResponseContent {
+    pub(crate) cid: Cid,
+    pub(crate) outcome: CommandOutcome,
+    /// Remote key (rkey) that the response invalidates, as the host requested.
+    pub(crate) invalidate: Option<u32>,
+}
+
+impl RequestStage {
+    /// Takes the stage out, for the call that continues the request.
+    pub(crate) fn take(&mut self) -> Self {
+        mem::replace(self, Self::InCall)
+    }
+
+    /// Gives up the request and returns its buffer, if it has one.
+    fn abandon(self) -> Option<Buffer> {
+        match self {
+            Self::Free | Self::InCall => None,
+            Self::AwaitingBuffer { permit, .. } | Self::Parked { permit, .. } => {
+                permit.abandon();
+                None
+            }
+            Self::AwaitingFetch(fetch) | Self::Fetching(fetch) => {
+                fetch.permit.abandon();
+                Some(fetch.buffer)
+            }
+            Self::Executing(StorageRun { permit, step, .. }) => {
+                permit.abandon();
+                step.into_buffer()
+            }
+            Self::AwaitingResponse(response) => response.data.into_buffer(),
+            Self::Responding(response) => response.buffer,
+            Self::Orphaned { step, .. } => step.into_buffer(),
+        }
+    }
+}
+
+/// A request slot, and the command in it.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) state: RequestState,
-    pub(crate) cid: Cid,
+    pub(crate) stage: RequestStage,
+    cid: Cid,
     pub(crate) times: CommandTimes,
     /// Receive of its capsule. It is posted again with the response, so a connection never has more
     /// commands than receives.
     pub(crate) receive: Receive,
-    /// Whether its completion must still be sent, since the connection is live.
-    owed: bool,
-    /// Work of the command; `None` if parsing refused it.
-    pub(crate) work: Option<CommandWork>,
-    pub(crate) host: HostData,
-    pub(crate) direction: Option<TransferDirection>,
-    /// Bytes of data to move between host and buffer.
-    pub(crate) length: u32,
     /// Remote key (rkey) that the response invalidates, as the host requested.
     pub(crate) invalidate: Option<u32>,
-    pub(crate) buffer: Option<Buffer>,
-    /// Running storage operation of the request.
-    pub(crate) operation: Option<OperationKey>,
-    /// Number of ranges of a Deallocate that were started or are empty.
-    pub(crate) ranges_passed: usize,
-    /// Progress of a Read or Compare with Force Unit Access.
-    pub(crate) commit: Commit,
-    /// Abort request for it that has no response yet.
-    pub(crate) abort: Option<AbortRequest>,
     /// Holds that are dropped when it ends; something waits for that.
     pub(crate) holds: Vec<CommandHold>,
-    pub(crate) outcome: CommandOutcome,
-    /// Send queue entries that its response needs: 2 with data, otherwise 1.
-    pub(crate) send_entries: u32,
 }
 
 impl Request {
     /// Content of a free slot that was never used.
     fn none() -> Self {
         Self {
-            state: RequestState::Free,
+            stage: RequestStage::Free,
             cid: Cid(0),
             times: CommandTimes::default(),
             receive: Receive(0),
-            owed: false,
-            work: None,
-            host: HostData::None,
-            direction: None,
-            length: 0,
             invalidate: None,
-            buffer: None,
-            operation: None,
-            ranges_passed: 0,
-            commit: Commit::Due,
-            abort: None,
             holds: Vec::new(),
-            outcome: CommandOutcome::SUCCESS,
-            send_entries: 0,
         }
     }
 
-    /// Starts a command in a free slot, and resets the fields that its previous command left.
-    fn begin(&mut self, cid: Cid, receive: Receive, now: Time) {
-        debug_assert_eq!(self.state, RequestState::Free);
-        debug_assert!(self.buffer.is_none() && self.operation.is_none() && self.abort.is_none());
-        self.state = RequestState::Arrived;
-        self.cid = cid;
-        self.times.arrived = now;
-        self.receive = receive;
-        self.owed = true;
-        self.work = None;
-        self.host = HostData::None;
-        self.direction = None;
-        self.length = 0;
-        self.invalidate = None;
-        self.ranges_passed = 0;
-        self.commit = Commit::Due;
-        self.outcome = CommandOutcome::SUCCESS;
+    /// I/O command that has not ended, unless its connection has.
+    pub(crate) fn running_io(&self) -> Option<IoWork> {
+        match &self.stage {
+            RequestStage::AwaitingBuffer { work: CommandWork::Io(work), .. }
+            | RequestStage::AwaitingFetch(DataFetch { work: CommandWork::Io(work), .. })
+            | RequestStage::Fetching(DataFetch { work: CommandWork::Io(work), .. })
+            | RequestStage::Executing(StorageRun { work, .. }) => Some(*work),
+            _ => None,
+        }
     }
 
-    /// Marks that the completion was posted.
-    fn answer(&mut self) {
-        debug_assert_ne!(self.state, RequestState::Responding);
-        debug_assert!(self.owed, "a command is completed once");
-        self.state = RequestState::Responding;
-        self.owed = false;
+    /// Whether it is an Asynchronous Event Request without an event.
+    pub(crate) fn awaits_event(&self) -> bool {
+        matches!(&self.stage, RequestStage::Parked { work, .. } if work.is_event_request())
     }
 
-    /// Marks that a request needs no completion, since its connection has ended.
-    pub(crate) fn abandon(&mut self) {
-        self.owed = false;
+    /// Starts to fetch its data; `None` if it does not wait for that.
+    pub(crate) fn begin_fetch(&mut self) -> Option<&DataFetch> {
+        self.stage = match self.stage.take() {
+            RequestStage::AwaitingFetch(fetch) => RequestStage::Fetching(fetch),
+            other => other,
+        };
+        match &self.stage {
+            RequestStage::Fetching(fetch) => Some(fetch),
+            _ => None,
+        }
     }
 
-    /// Whether it can change the bytes that a later read returns.
-    pub(crate) fn changes_medium(&self) -> bool {
-        matches!(self.work, Some(CommandWork::Io(work)) if work.kind.changes_medium())
+    /// Takes out the command whose data was fetched.
+    pub(crate) fn take_fetch(&mut self) -> Option<DataFetch> {
+        match self.stage.take() {
+            RequestStage::Fetching(fetch) => Some(fetch),
+            other => self.keep(other),
+        }
     }
 
-    /// Whether it sends data to the host, which only a successful command does.
-    pub(crate) fn sends_data(&self) -> bool {
-        self.direction == Some(TransferDirection::ControllerToHost)
-            && self.outcome.status.is_success()
+    /// Takes out the command that got a buffer.
+    pub(crate) fn take_waiting(&mut self) -> Option<(CompletionPermit, CommandWork, HostData)> {
+        match self.stage.take() {
+            RequestStage::AwaitingBuffer { permit, work, host } => Some((permit, work, host)),
+            other => self.keep(other),
+        }
+    }
+
+    /// Takes out the command whose operation has ended.
+    pub(crate) fn take_run(&mut self) -> Option<StorageRun> {
+        match self.stage.take() {
+            RequestStage::Executing(run) => Some(run),
+            other => self.keep(other),
+        }
+    }
+
+    /// Takes out the command that the controller completes.
+    pub(crate) fn take_parked(&mut self) -> Option<CompletionPermit> {
+        match self.stage.take() {
+            RequestStage::Parked { permit, .. } => Some(permit),
+            other => self.keep(other),
+        }
+    }
+
+    /// Takes out the command of an ended connection whose operation has ended.
+    pub(crate) fn take_orphan(&mut self) -> Option<(IoWork, StorageStep)> {
+        match self.stage.take() {
+            RequestStage::Orphaned { work, step } => Some((work, step)),
+            other => self.keep(other),
+        }
+    }
+
+    /// Response that is to be sent.
+    pub(crate) fn due_response(&self) -> Option<&DueResponse> {
+        match &self.stage {
+            RequestStage::AwaitingResponse(response) => Some(response),
+            _ => None,
+        }
+    }
+
+    fn keep<T>(&mut self, stage: RequestStage) -> Option<T> {
+        self.stage = stage;
+        None
+    }
+
+    /// Marks that the response is sent; `None` if none is due.
+    fn send(&mut self) -> Option<ResponseContent> {
+        let RequestStage::AwaitingResponse(due) = &mut self.stage else { return None };
+        let (outcome, send_entries) = (due.outcome, due.send_entries());
+        let bytes = due.data.sent_bytes();
+        let buffer = mem::take(&mut due.data).into_buffer();
+        self.stage = RequestStage::Responding(SentResponse { buffer, send_entries, bytes });
+        Some(ResponseContent { cid: self.cid, outcome, invalidate: self.invalidate })
     }
 }
 
-/// Resources that a request returns at its end.
+/// A slot without a request, taken for the next command.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct RequestResources {
-    pub(crate) buffer: Option<Buffer>,
-    /// Number of send queue entries that its response took.
-    pub(crate) send_entries: u32,
-}
+pub(crate) struct FreeSlot(SlotId);
 
 /// Request slots of a connection: a few until Connect succeeds, then the full number.
 #[derive(Debug)]
@@ -280,7 +380,7 @@ impl Slots {
         self.requests.reserve_exact(self.all as usize - first);
         self.requests.resize_with(self.all as usize, Request::none);
         // Existing slots are still the first to be used.
-        let used_first = std::mem::take(&mut self.free);
+        let used_first = mem::take(&mut self.free);
         self.free.reserve_exact(self.all as usize);
         self.free.extend((first as u32..self.all).rev().map(SlotId));
         self.free.extend(used_first);
@@ -291,46 +391,79 @@ impl Slots {
         self.requests.len()
     }
 
-    pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty()
+    /// Takes a free slot, if there is one.
+    pub(crate) fn take_free(&mut self) -> Option<FreeSlot> {
+        self.free.pop().map(FreeSlot)
     }
 
-    /// Starts a request in a free slot; there must be one.
-    pub(crate) fn begin(&mut self, cid: Cid, receive: Receive, now: Time) -> SlotId {
-        let slot = self.free.pop().expect("the caller saw room");
+    /// Starts a command in a free slot.
+    pub(crate) fn begin(
+        &mut self,
+        FreeSlot(slot): FreeSlot,
+        cid: Cid,
+        receive: Receive,
+        now: Time,
+    ) -> CompletionPermit {
         self.unanswered.add(slot, cid);
-        self.requests[slot.0 as usize].begin(cid, receive, now);
-        slot
+        let request = &mut self.requests[slot.0 as usize];
+        debug_assert!(matches!(request.stage, RequestStage::Free) && request.holds.is_empty());
+        request.stage = RequestStage::InCall;
+        request.cid = cid;
+        request.times.reach(TracePoint::Arrived, now);
+        request.receive = receive;
+        request.invalidate = None;
+        CompletionPermit { slot, cid }
     }
 
     /// Returns the request in a slot, which must be in use.
     pub(crate) fn get(&mut self, slot: SlotId) -> &mut Request {
         let request = &mut self.requests[slot.0 as usize];
-        debug_assert_ne!(request.state, RequestState::Free);
+        debug_assert!(!matches!(request.stage, RequestStage::Free));
         request
     }
 
-    /// Marks a request whose response is being sent, so that its CID may be reused.
-    pub(crate) fn answer(&mut self, slot: SlotId) {
-        self.get(slot).answer();
-        self.unanswered.remove(slot);
+    /// Completes a command: its response is due. Returns its slot.
+    pub(crate) fn complete(
+        &mut self,
+        permit: CompletionPermit,
+        outcome: CommandOutcome,
+        data: ResponseData,
+    ) -> SlotId {
+        let slot = permit.slot;
+        let request = self.get(slot);
+        debug_assert!(matches!(request.stage, RequestStage::InCall));
+        request.stage = RequestStage::AwaitingResponse(DueResponse { outcome, data });
+        request.holds.clear();
+        mem::forget(permit);
+        slot
     }
 
-    /// Ends a request whose completion was sent or that was abandoned, and frees its slot.
-    pub(crate) fn end(&mut self, slot: SlotId) -> RequestResources {
-        let request = self.get(slot);
-        debug_assert!(!request.owed, "a command was never completed");
-        // An abandoned request still has its CID.
-        let answered = request.state == RequestState::Responding;
-        request.state = RequestState::Free;
-        let resources =
-            RequestResources { buffer: request.buffer.take(), send_entries: request.send_entries };
-        if !answered {
-            (request.operation, request.abort) = (None, None);
-            self.unanswered.remove(slot);
-        }
+    /// Marks that the response of a request is sent, so that its CID may be reused; `None` if none
+    /// is due.
+    pub(crate) fn send(&mut self, slot: SlotId) -> Option<ResponseContent> {
+        let content = self.get(slot).send()?;
+        self.unanswered.remove(slot);
+        Some(content)
+    }
+
+    /// Ends a request whose response was sent, and frees its slot; `None` if it was not.
+    pub(crate) fn end(&mut self, slot: SlotId) -> Option<SentResponse> {
+        let request = &mut self.requests[slot.0 as usize];
+        let RequestStage::Responding(sent) = &mut request.stage else { return None };
+        let SentResponse { buffer, send_entries, bytes } = sent;
+        let sent =
+            SentResponse { buffer: buffer.take(), send_entries: *send_entries, bytes: *bytes };
+        request.stage = RequestStage::Free;
         self.free.push(slot);
-        resources
+        Some(sent)
+    }
+
+    /// Frees a slot whose command gets no response, and returns its buffer, if it has one.
+    pub(crate) fn abandon(&mut self, slot: SlotId) -> Option<Buffer> {
+        let stage = mem::replace(&mut self.get(slot).stage, RequestStage::Free);
+        self.unanswered.remove(slot);
+        self.free.push(slot);
+        stage.abandon()
     }
 
     /// Returns the slot of the oldest unanswered command with this CID.
@@ -338,140 +471,30 @@ impl Slots {
         self.unanswered.find(cid)
     }
 
-    /// Marks all requests as abandoned, when the connection ends without their completions.
+    /// Gives up all requests, when the transport is dropped.
     pub(crate) fn abandon_all(&mut self) {
-        self.requests.iter_mut().for_each(Request::abandon);
+        for request in &mut self.requests {
+            // The pool is dropped with the connection.
+            let _ = request.stage.take().abandon();
+        }
     }
 
-    /// Whether all requests (slots in use) are in this state.
-    pub(crate) fn all(&self, state: RequestState) -> bool {
-        let states = self.requests.iter().map(|request| request.state);
-        states.filter(|other| *other != RequestState::Free).all(|other| other == state)
+    /// Whether all requests (slots in use) are kept open by the controller.
+    pub(crate) fn are_parked(&self) -> bool {
+        let rests = |request: &Request| {
+            matches!(request.stage, RequestStage::Free | RequestStage::Parked { .. })
+        };
+        self.requests.iter().all(rests)
     }
 
     /// Returns all slots in use.
     pub(crate) fn in_use(&self) -> Vec<SlotId> {
         (0..self.requests.len())
-            .filter(|&index| self.requests[index].state != RequestState::Free)
+            .filter(|&index| !matches!(self.requests[index].stage, RequestStage::Free))
             .map(|index| SlotId(index as u32))
             .collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    #[test]
-    fn an_id_is_found_until_its_response_is_posted() {
-        let mut slots = Slots::new(2, 2);
-        let slot = slots.begin(Cid(0xFFFF), Receive(0), Time::ZERO);
-        assert_eq!(slots.find(Cid(0xFFFF)), Some(slot));
-        assert_eq!(slots.find(Cid(0)), None);
-        slots.answer(slot);
-        assert_eq!(slots.find(Cid(0xFFFF)), None);
-        let other = slots.begin(Cid(0xFFFF), Receive(1), Time::ZERO);
-        assert!(!slots.has_room());
-        assert_eq!(slots.find(Cid(0xFFFF)), Some(other));
-        let _ = slots.end(slot);
-        slots.get(other).abandon();
-        let _ = slots.end(other);
-        assert!(slots.in_use().is_empty());
-    }
-
-    #[test]
-    fn ids_of_one_chain_are_distinguished() {
-        let mut unanswered = Unanswered::new(4);
-        let cids = [0, 4, 8, 4].map(Cid);
-        for (slot, cid) in (0..).map(SlotId).zip(cids) {
-            unanswered.add(slot, cid);
-        }
-        assert_eq!(
-            cids.map(|cid| unanswered.find(cid)),
-            [0, 1, 2, 1].map(|slot| Some(SlotId(slot)))
-        );
-        unanswered.remove(SlotId(1));
-        unanswered.remove(SlotId(1));
-        assert_eq!(
-            cids.map(|cid| unanswered.find(cid)),
-            [0, 3, 2, 3].map(|slot| Some(SlotId(slot)))
-        );
-        for slot in [0, 3, 2].map(SlotId) {
-            unanswered.remove(slot);
-        }
-        assert_eq!(cids.map(|cid| unanswered.find(cid)), [None; 4]);
-        unanswered.add(SlotId(3), Cid(12));
-        assert_eq!(unanswered.find(Cid(12)), Some(SlotId(3)));
-    }
-
-    #[test]
-    #[should_panic(expected = "never completed")]
-    #[cfg(debug_assertions)]
-    fn a_command_can_not_be_forgotten() {
-        let mut slots = Slots::new(1, 1);
-        let slot = slots.begin(Cid(1), Receive(0), Time::ZERO);
-        let _ = slots.end(slot);
-    }
-
-    #[test]
-    #[should_panic(expected = "completed once")]
-    #[cfg(debug_assertions)]
-    fn a_command_can_not_be_completed_twice() {
-        let mut slots = Slots::new(1, 1);
-        let slot = slots.begin(Cid(1), Receive(0), Time::ZERO);
-        slots.answer(slot);
-        slots.get(slot).state = RequestState::Executing;
-        slots.answer(slot);
-    }
-
-    proptest! {
-        /// Any sequence of arrivals, answers and ends, compared with a list of the CIDs in use.
-        #[test]
-        fn a_slot_is_one_commands_from_its_arrival_to_its_end(
-            steps in prop::collection::vec((0..3, 0u16..6, any::<prop::sample::Index>()), 1..200)
-        ) {
-            const COUNT: usize = 8;
-            let mut slots = Slots::new(2, COUNT as u32);
-            let mut live: Vec<(SlotId, u16, bool)> = Vec::new();
-            let mut count = 2;
-            for (step, (what, cid, index)) in steps.into_iter().enumerate() {
-                if step == 20 {
-                    count += slots.grow();
-                    prop_assert_eq!(count, COUNT);
-                }
-                let unanswered = live.iter().any(|(_, other, answered)| *other == cid && !answered);
-                match what {
-                    0 if live.len() < count && !unanswered => {
-                        let slot = slots.begin(Cid(cid), Receive(0), Time::ZERO);
-                        prop_assert!(live.iter().all(|(other, ..)| *other != slot), "used twice");
-                        live.push((slot, cid, false));
-                    }
-                    1 if !live.is_empty() => {
-                        let index = index.index(live.len());
-                        let (slot, _, answered) = &mut live[index];
-                        if !std::mem::replace(answered, true) {
-                            slots.answer(*slot);
-                        }
-                    }
-                    2 if !live.is_empty() => {
-                        let (slot, cid, answered) = live.swap_remove(index.index(live.len()));
-                        if !answered {
-                            slots.get(slot).abandon();
-                        }
-                        prop_assert_eq!(slots.get(slot).cid, Cid(cid));
-                        let _ = slots.end(slot);
-                    }
-                    _ => {}
-                }
-                prop_assert_eq!(slots.has_room(), live.len() < count);
-                prop_assert_eq!(slots.in_use().len(), live.len());
-                for cid in 0..6 {
-                    let unanswered = live.iter().find(|(_, other, answered)| *other == cid && !answered);
-                    prop_assert_eq!(slots.find(Cid(cid)), unanswered.map(|(slot, ..)| *slot));
-                }
-            }
-        }
-    }
-}
+mod tests;

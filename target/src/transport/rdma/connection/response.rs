@@ -8,13 +8,16 @@
 use std::mem;
 
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
+use nvme_proto::Status;
 
-use super::{Connection, Ended, TurnContext};
-use crate::controller::{CommandOutcome, CommandWork, IoKind, IoWork};
+use super::data::{OutgoingData, ResponseData, StorageStep};
+use super::request::{CompletionPermit, RequestStage, ResponseContent};
+use super::{Connection, Ended, TurnContext, WorkKind};
+use crate::controller::{CommandOutcome, CommandWork, IoWork};
+use crate::core_context::SlotId;
+use crate::core_context::pool::Buffer;
 use crate::deliberate_bugs::{self, Bug};
-use crate::limits::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
-use crate::transport::rdma::connection::request::{HostData, RequestState, SlotId};
-use crate::transport::rdma::work_id::WorkKind;
+use crate::limits::turn::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
 
 /// Limit of the data that is sent before the first of its responses. More data makes longer trains,
 /// but a host continues only when a response arrives.
@@ -44,22 +47,62 @@ impl DataBatchLimit {
 }
 
 impl<P: Provider> Connection<P> {
-    /// Schedules a response for the end of the turn, or for when the send queue has room.
-    pub(super) fn respond(
+    /// Completes a command: schedules its response for the end of the turn, or for when the send
+    /// queue has room.
+    pub(super) fn complete(
         &mut self,
         context: &mut TurnContext<'_, P>,
-        slot: SlotId,
+        permit: CompletionPermit,
         outcome: CommandOutcome,
-    ) -> Result<(), Ended> {
-        let request = self.slots.get(slot);
-        request.outcome = outcome;
-        request.state = RequestState::AwaitingResponse;
-        request.holds.clear();
-        request.send_entries = if request.sends_data() { 2 } else { 1 };
-        request.send_entries += u32::from(deliberate_bugs::has(Bug::CompleteTwice));
-        self.to_respond.push(slot);
+        data: ResponseData,
+    ) {
+        self.to_respond.push(self.slots.complete(permit, outcome, data));
         self.schedule_responses(context);
-        Ok(())
+    }
+
+    /// Completes an I/O command that failed, but not because of its medium.
+    pub(super) fn fail_step(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &IoWork,
+        status: Status,
+        step: StorageStep,
+    ) {
+        self.ended(context.core, &permit, work, step.ranges_passed(), false);
+        let outcome = self.queue.io_failed(permit.cid(), work, status);
+        self.complete(context, permit, outcome, ResponseData::None(step.into_buffer()));
+    }
+
+    /// Completes an I/O command that was not executed.
+    pub(super) fn fail(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &IoWork,
+        status: Status,
+        buffer: Option<Buffer>,
+    ) {
+        self.ended(context.core, &permit, work, 0, false);
+        let outcome = self.queue.io_failed(permit.cid(), work, status);
+        self.complete(context, permit, outcome, ResponseData::None(buffer));
+    }
+
+    /// Responds with an error to a command that was not executed.
+    pub(super) fn refuse(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &CommandWork,
+        status: Status,
+        buffer: Option<Buffer>,
+    ) {
+        match work {
+            CommandWork::Io(work) => self.fail(context, permit, work, status, buffer),
+            CommandWork::Control(_) => {
+                self.complete(context, permit, status.into(), ResponseData::None(buffer));
+            }
+        }
     }
 
     /// Schedules [`Connection::send_responses`] for the end of the turn.
@@ -68,7 +111,10 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Sends, at the end of the turn, the responses (and data) for which the send queue has room.
-    pub(crate) fn send_responses(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
+    pub(in crate::transport::rdma) fn send_responses(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+    ) -> Result<(), Ended> {
         self.responses_scheduled = false;
         let storage_is_idle = context.core.storage().in_flight() == 0;
         let run = if storage_is_idle && context.config.trains {
@@ -99,18 +145,19 @@ impl<P: Provider> Connection<P> {
             && let Some(&slot) = self.to_respond.get(count)
         {
             let request = self.slots.get(slot);
-            if responses + request.send_entries > self.send_entries_left {
+            let receive = request.receive;
+            let Some(due) = request.due_response() else { break };
+            let (send_entries, data_bytes) = (due.send_entries(), due.data.sent_bytes());
+            if responses + send_entries > self.send_entries_left {
                 break;
             }
-            let (receive, sends_data) = (request.receive, request.sends_data());
-            responses += request.send_entries - u32::from(sends_data);
+            responses += send_entries - u32::from(data_bytes > 0);
+            bytes += data_bytes;
             count += 1;
             // Posted first, since the host may send its next command as soon as it has the
             // response.
             self.post_receive(context, receive)?;
-            if sends_data {
-                bytes += self.send_data(context, slot)?;
-            }
+            self.send_data(context, slot)?;
         }
         Ok(count)
     }
@@ -120,13 +167,16 @@ impl<P: Provider> Connection<P> {
         context: &mut TurnContext<'_, P>,
         slot: SlotId,
     ) -> Result<(), Ended> {
-        let request = self.slots.get(slot);
-        let (cid, outcome, invalidate) = (request.cid, request.outcome, request.invalidate);
-        if deliberate_bugs::has(Bug::ReuseBufferEarly) {
-            let buffer = self.slots.get(slot).buffer.take();
+        let Some(ResponseContent { cid, outcome, invalidate }) = self.slots.send(slot) else {
+            return Ok(());
+        };
+        if deliberate_bugs::has(Bug::ReuseBufferEarly)
+            && let RequestStage::Responding(sent) = &mut self.slots.get(slot).stage
+        {
+            let buffer = sent.buffer.take();
             self.release(context, buffer);
         }
-        let response = self.queue().completion(cid, outcome);
+        let response = self.queue.completion(cid, outcome);
         let sge = self.area.set_response(slot, &response);
         let op = invalidate.map_or(Op::Send, |rkey| Op::SendWithInvalidate { rkey });
         let wr = SendWr {
@@ -135,7 +185,6 @@ impl<P: Provider> Connection<P> {
             flags: SendFlags::SIGNALED,
             sges: &[sge],
         };
-        self.slots.answer(slot);
         if deliberate_bugs::has(Bug::CompleteTwice) {
             let wr_id = self.work_id(WorkKind::Data, slot.0);
             let twin = SendWr { wr_id, flags: SendFlags::NONE, ..wr };
@@ -147,32 +196,25 @@ impl<P: Provider> Connection<P> {
         unsafe { self.push_send(context, &wr) }
     }
 
-    /// Posts the RDMA WRITE of a command's data and returns its length in bytes. It is unsignaled:
-    /// the response follows in the same send queue, so the data arrives before it.
-    fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<u32, Ended> {
-        let request = self.slots.get(slot);
-        let HostData::Keyed { address, key } = request.host else {
-            unreachable!("data for the host goes to a key")
-        };
+    /// Posts the RDMA WRITE of a command's data, if it has any. It is unsignaled: the response
+    /// follows in the same send queue, so the data arrives before it.
+    fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<(), Ended> {
         let pool = context.core.buffers().pool();
-        let addr = match (&request.buffer, request.work) {
-            (Some(buffer), _) => pool.address(buffer) as u64,
-            (None, Some(CommandWork::Io(IoWork { kind: IoKind::ReadZeros, .. }))) => {
-                pool.memory().zeros(request.length) as u64
-            }
-            (None, _) => unreachable!("data for the host is in a buffer, unless it is zeros"),
+        let (addr, to) = match self.slots.get(slot).due_response().map(|due| &due.data) {
+            Some(ResponseData::Buffer(OutgoingData { buffer, to })) => (pool.address(buffer), *to),
+            Some(ResponseData::Zeros(to)) => (pool.memory().zeros(to.length).cast_mut(), *to),
+            Some(ResponseData::None(_)) | None => return Ok(()),
         };
-        let sge = Sge { addr, length: request.length, lkey: context.config.pool_key };
+        let sge = Sge { addr: addr as u64, length: to.length, lkey: context.config.pool_key };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
-            op: Op::RdmaWrite { remote_addr: address, rkey: key },
+            op: Op::RdmaWrite { remote_addr: to.address, rkey: to.key },
             flags: SendFlags::NONE,
             sges: &[sge],
         };
         // SAFETY: the buffer stays with its request until the response completes, which is after
         // this; zeros stay zeros.
-        unsafe { self.push_send(context, &wr) }?;
-        Ok(sge.length)
+        unsafe { self.push_send(context, &wr) }
     }
 
     /// Ends a request whose response the host has acknowledged.
@@ -181,12 +223,17 @@ impl<P: Provider> Connection<P> {
         context: &mut TurnContext<'_, P>,
         slot: u32,
     ) -> Result<(), Ended> {
-        let request = self.slots.get(SlotId(slot));
-        let bytes = if request.sends_data() { request.length } else { 0 };
-        let resources = self.slots.end(SlotId(slot));
-        self.moved(context, resources.send_entries, bytes);
-        self.release(context, resources.buffer);
+        let sent = self.slots.end(SlotId(slot)).ok_or(Ended::UnknownWork(WorkKind::Response))?;
+        self.moved(context, sent.send_entries, sent.bytes);
+        self.release(context, sent.buffer);
         self.pump(context)
+    }
+
+    /// Gives the buffer of a request, if it has one, back to its pool.
+    pub(super) fn release(&mut self, context: &mut TurnContext<'_, P>, buffer: Option<Buffer>) {
+        if let Some(buffer) = buffer {
+            context.core.buffers().release(&self.accounts, buffer);
+        }
     }
 
     /// Continues requests and capsules that waited for send queue entries or slots.

@@ -1,15 +1,12 @@
 //! Buffers that data passes through on its way between a host and a namespace.
 #![expect(unsafe_code, reason = "maps the pool's memory and hands out parts of it")]
 
-mod buddy;
-
-use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::{io, mem};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use self::buddy::Buddy;
 use crate::backend::{MEMORY_ALIGNMENT, Span};
 use crate::limits::{ANONYMOUS_POOL_BYTES, ANONYMOUS_TRANSFER_BYTES, POOL_LEAST_BLOCKS};
 
@@ -170,6 +167,11 @@ impl Buffer {
         self.unit
     }
 
+    /// Length of the data that it was allocated for, in bytes.
+    pub(crate) fn length(&self) -> u32 {
+        self.length
+    }
+
     /// Sets the length of the buffer, at most [`Buffer::bytes`].
     pub(crate) fn of_length(self, length: u32) -> Self {
         assert!(u64::from(length) <= self.bytes(), "no more than there is");
@@ -310,114 +312,109 @@ fn order_for(length: u32) -> u8 {
     (u32::BITS - last_unit.leading_zeros()) as u8
 }
 
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
+/// No unit, in the lists of [`Buddy`].
+const NONE: u32 = u32::MAX;
+/// Value of `free_order` for a unit that does not begin a free run.
+const TAKEN: u8 = u8::MAX;
 
-    use super::*;
+/// Buddy allocator over numbered units, in blocks of `1 << top` that are split on demand and merged
+/// when both halves are free. It never touches the memory that the units stand for.
+#[derive(Debug)]
+struct Buddy {
+    top: u8,
+    free_units: u32,
+    /// First unit of the first free run of each order, or [`NONE`].
+    heads: Vec<u32>,
+    units: Vec<BuddyUnit>,
+}
 
-    const BLOCK: usize = 64 * 1024;
+/// State of a unit that begins a free run: the order of the run, and its neighbours in the list of
+/// that order.
+#[derive(Clone, Debug)]
+struct BuddyUnit {
+    next: u32,
+    previous: u32,
+    free_order: u8,
+}
 
-    fn pool(blocks: usize) -> Pool {
-        Pool::new(PoolMemory::new(blocks * BLOCK, 0).unwrap(), 0, blocks, BLOCK)
-    }
-
-    #[test]
-    fn pools_of_a_plan_lie_side_by_side() {
-        let plan = PoolPlan::new(4 * BLOCK as u64, 2, BLOCK);
-        let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (first, first_anonymous) = plan.pools(&memory, 0);
-        let (second, second_anonymous) = plan.pools(&memory, 1);
-        let mut end = memory.address() as usize;
-        for pool in [first, second, first_anonymous, second_anonymous] {
-            let (start, length) = pool.range();
-            assert_eq!(start as usize, end);
-            end += length;
+impl Buddy {
+    fn new(blocks: u32, top: u8) -> Self {
+        let units = (blocks as usize) << top;
+        let mut buddy = Self {
+            top,
+            free_units: 0,
+            heads: vec![NONE; usize::from(top) + 1],
+            units: vec![BuddyUnit { next: NONE, previous: NONE, free_order: TAKEN }; units],
+        };
+        for block in (0..blocks).rev() {
+            buddy.insert(block << top, top);
         }
-        assert_eq!(end, memory.address() as usize + memory.length);
+        buddy.free_units = units as u32;
+        buddy
     }
 
-    #[test]
-    fn pools_know_their_buffers_and_find_others() {
-        let plan = PoolPlan::new(4 * BLOCK as u64, 1, BLOCK);
-        let memory = PoolMemory::new(plan.memory_bytes(), 0).unwrap();
-        let (mut hosts, mut anonymous) = plan.pools(&memory, 0);
-        let (large, small) = (hosts.allocate(4096).unwrap(), anonymous.allocate(4096).unwrap());
-        assert!(hosts.owns(&large) && !hosts.owns(&small));
-        assert!(anonymous.owns(&small) && !anonymous.owns(&large));
-        assert_eq!(hosts.address(&small), anonymous.address(&small));
-        hosts.release(large);
-        anonymous.release(small);
+    fn top(&self) -> u8 {
+        self.top
     }
 
-    #[test]
-    fn zeros_lie_behind_the_pool() {
-        let memory = PoolMemory::new(BLOCK + 1, 5000).unwrap();
-        let zeros = memory.zeros(8192);
-        assert_eq!(zeros as usize, memory.address() as usize + memory.length);
-        assert_eq!(memory.registered_length(), memory.length + 8192);
-        // SAFETY: mapped with the memory, which lives on, and never written.
-        let zeros = unsafe { std::slice::from_raw_parts(zeros, 8192) };
-        assert!(zeros.iter().all(|byte| *byte == 0));
+    fn units(&self) -> u32 {
+        self.units.len() as u32
     }
 
-    #[test]
-    fn a_plan_gives_every_core_enough_blocks() {
-        assert_eq!(PoolPlan::new(1, 3, BLOCK).host_bytes(), 6 * BLOCK);
-        assert_eq!(PoolPlan::new(7 * BLOCK as u64, 3, BLOCK).host_bytes(), 9 * BLOCK);
+    fn free_units(&self) -> u32 {
+        self.free_units
     }
 
-    #[test]
-    fn small_buffers_leave_room_for_large_ones() {
-        let mut pool = pool(1);
-        let mut buffers: Vec<_> = (0..16).map(|_| pool.allocate(4096).unwrap()).collect();
-        assert!(pool.allocate(1).is_none());
-        buffers.drain(..).for_each(|buffer| pool.release(buffer));
-        let whole = pool.allocate(BLOCK as u32).unwrap();
-        assert_eq!(pool.free_bytes(), 0);
-        pool.release(whole);
+    /// Allocates a run of `1 << order` units; returns its first unit.
+    fn allocate(&mut self, order: u8) -> Option<u32> {
+        let found = (order..=self.top).find(|&order| self.heads[usize::from(order)] != NONE)?;
+        let unit = self.heads[usize::from(found)];
+        self.remove(unit);
+        for half in (order..found).rev() {
+            self.insert(unit + (1 << half), half);
+        }
+        self.free_units -= 1 << order;
+        Some(unit)
     }
 
-    #[test]
-    fn more_than_a_block_is_never_available() {
-        assert!(pool(4).allocate(BLOCK as u32 + 1).is_none());
-    }
-
-    proptest! {
-        #[test]
-        fn live_buffers_are_disjoint_aligned_and_all_memory_comes_back(
-            steps in prop::collection::vec((1u32..=BLOCK as u32, any::<bool>(), any::<prop::sample::Index>()), 1..200)
-        ) {
-            let mut pool = pool(4);
-            let (base, total) = pool.range();
-            let mut live: Vec<Buffer> = Vec::new();
-            for (length, free, index) in steps {
-                if free && !live.is_empty() {
-                    let buffer = live.swap_remove(index.index(live.len()));
-                    pool.release(buffer);
-                } else if let Some(buffer) = pool.allocate(length) {
-                    live.push(buffer);
-                }
-                let mut ranges: Vec<_> = live
-                    .iter()
-                    .map(|b| (pool.address(b) as usize, b.length as usize))
-                    .collect();
-                ranges.sort_unstable();
-                for pair in ranges.windows(2) {
-                    prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0);
-                }
-                for (address, length) in ranges {
-                    prop_assert_eq!(address % UNIT_BYTES, 0);
-                    prop_assert!(address >= base as usize && address + length <= base as usize + total);
-                }
+    fn release(&mut self, unit: u32, order: u8) {
+        self.free_units += 1 << order;
+        let (mut unit, mut order) = (unit, order);
+        while order < self.top {
+            let buddy = unit ^ (1 << order);
+            if self.units[buddy as usize].free_order != order {
+                break;
             }
-            for buffer in live {
-                pool.release(buffer);
-            }
-            prop_assert_eq!(pool.free_bytes(), pool.total_bytes());
-            for _ in 0..4 {
-                prop_assert!(pool.allocate(BLOCK as u32).is_some());
-            }
+            self.remove(buddy);
+            unit &= !(1 << order);
+            order += 1;
+        }
+        self.insert(unit, order);
+    }
+
+    fn insert(&mut self, unit: u32, order: u8) {
+        let head = mem::replace(&mut self.heads[usize::from(order)], unit);
+        let taken = &mut self.units[unit as usize];
+        debug_assert_eq!(taken.free_order, TAKEN, "released twice");
+        *taken = BuddyUnit { next: head, previous: NONE, free_order: order };
+        if head != NONE {
+            self.units[head as usize].previous = unit;
+        }
+    }
+
+    fn remove(&mut self, unit: u32) {
+        let free = &mut self.units[unit as usize];
+        let order = mem::replace(&mut free.free_order, TAKEN);
+        let (previous, next) = (free.previous, free.next);
+        match previous {
+            NONE => self.heads[usize::from(order)] = next,
+            previous => self.units[previous as usize].next = next,
+        }
+        if next != NONE {
+            self.units[next as usize].previous = previous;
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,0 @@
-//! Batching: holds back system calls from devices whose throughput that raises.
-
-pub(crate) mod gate;
-pub(crate) mod trial;
