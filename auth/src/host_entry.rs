@@ -78,7 +78,7 @@ impl HostSecrets {
 pub enum HostEntryError {
     /// A host has several entries.
     #[error("the host {0} has two entries in one subsystem: remove one of them")]
-    Repeated(HostNqn),
+    Repeated(Box<HostNqn>),
     /// Two names have one secret that is used as it is, so that one can pass for the other.
     #[error(
         "{} and {} contain the same secret without a transformation (DHHC-1:00), so that one host \
@@ -103,7 +103,7 @@ pub fn check_hosts(hosts: &[(HostEntry, HostSecrets)]) -> Result<(), HostEntryEr
     let mut by_nqn = BTreeMap::new();
     for (entry, _) in hosts {
         if by_nqn.insert(entry.nqn, ()).is_some() {
-            return Err(HostEntryError::Repeated(entry.nqn));
+            return Err(HostEntryError::Repeated(Box::new(entry.nqn)));
         }
     }
     let secrets: Vec<(&PathBuf, &Secret)> = hosts

@@ -47,13 +47,13 @@ impl Connection {
                     if let Ok((AuthMessage::Reply(reply), _)) = AuthMessage::parse(&message) {
                         own_challenge = reply.challenge.map(<[u8]>::to_vec);
                     }
-                    match self.to_controller(ground, attacker, message) {
+                    match self.deliver(ground, attacker, message) {
                         Some(Ok(())) => host.sent(),
                         Some(Err(status)) => host.command_failed(status),
                         None => host.timed_out(),
                     }
                 }
-                HostStep::Receive => match self.to_host(ground, attacker) {
+                HostStep::Receive => match self.fetch(ground, attacker) {
                     Some(Ok(data)) => {
                         let step = host.received(&data, &mut ground.random_bytes());
                         ground.note_answer(&data, &step);
@@ -102,7 +102,7 @@ impl Connection {
     }
 
     /// Delivers a message of the host; `None` if it is lost.
-    fn to_controller(
+    fn deliver(
         &mut self,
         ground: &mut Ground,
         attacker: &mut Attacker,
@@ -117,7 +117,7 @@ impl Connection {
     }
 
     /// Fetches a message for the host; `None` if it is lost.
-    fn to_host(
+    fn fetch(
         &mut self,
         ground: &mut Ground,
         attacker: &mut Attacker,
