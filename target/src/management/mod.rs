@@ -298,7 +298,7 @@ fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
         Ok(RpcRequest::Batch(calls)) => {
             let answers = calls.into_iter().filter_map(|call| answer_call(methods, peer, call));
             let answers: Vec<_> = answers.collect();
-            ((!answers.is_empty()).then(|| Value::Array(answers)), false)
+            ((!answers.is_empty()).then_some(Value::Array(answers)), false)
         }
         Err(bad) => {
             let is_last = bad.error.is_parse_error();

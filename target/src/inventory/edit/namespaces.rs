@@ -133,7 +133,7 @@ impl Edit<'_> {
         if let (Medium::Null { size_bytes }, Some(wanted)) = (&mut config.medium, size_bytes) {
             *size_bytes = wanted;
         }
-        let opened = self.open_resized(&old.namespace, &config, size_bytes, &refuse)?;
+        let opened = self.open_resized(&old.namespace, &config, size_bytes, refuse)?;
         let exact_bytes = opened.exact_bytes;
         if exact_bytes == old.namespace.exact_bytes {
             return Ok(exact_bytes);
