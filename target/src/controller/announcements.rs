@@ -1,4 +1,4 @@
-//! Changes by operators and by followed directories, of which connected hosts are told.
+//! Changes by operators and followed directories, with notices to connected hosts.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -59,7 +59,7 @@ impl Registry {
     /// Plans an edit without making it. Returns the changes that it would make.
     ///
     /// # Errors
-    /// See [`Registry::edit`].
+    /// The same as those of [`Registry::edit`].
     pub(crate) fn try_edit<E: From<ExportError>>(
         &self,
         edit: impl FnOnce(&mut Edit<'_>) -> Result<(), E>,

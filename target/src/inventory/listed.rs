@@ -34,7 +34,7 @@ impl ListedNamespaces {
     /// Lists the namespaces of a subsystem without log lines for files that are left out.
     ///
     /// # Errors
-    /// See [`ListedNamespaces::of`].
+    /// The same as those of [`ListedNamespaces::of`].
     pub(crate) fn again(config: &Config, subsystem: &SubsystemConfig) -> Result<Self, ExportError> {
         Self::beside(config, subsystem, &BTreeSet::new(), &mut LeftOutFiles::logged())
     }
@@ -43,7 +43,7 @@ impl ListedNamespaces {
     /// run time and are not assigned to files.
     ///
     /// # Errors
-    /// See [`ListedNamespaces::of`].
+    /// The same as those of [`ListedNamespaces::of`].
     pub(super) fn beside(
         config: &Config,
         subsystem: &SubsystemConfig,

@@ -59,7 +59,7 @@ pub struct Registry {
     referrals: Referrals,
     publication: Arc<Publication>,
     /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. [`Registry::edit`] holds the
-    /// lock, so that there is one edit at a time.
+    /// lock, so that edits follow one another.
     serials: Mutex<NextSerials>,
     /// Removed namespaces that a core still used when [`Registry::close`] timed out;
     /// [`Registry::close_idle`] closes them.

@@ -27,7 +27,7 @@ pub(crate) struct Namespace {
     pub nsid: Nsid,
     /// Name of its bdev; `None` if it comes from the configuration file.
     pub bdev: Option<String>,
-    /// Its configuration, with the changes since it was opened.
+    /// Configuration, with the changes since it was opened.
     pub(crate) config: NamespaceConfig,
     /// Logical block size as a power of two, 9 for 512 bytes.
     pub lba_shift: u8,

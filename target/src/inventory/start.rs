@@ -107,8 +107,8 @@ impl Registry {
     }
 }
 
-/// Logs the files of directories that cannot be opened, and refuses the subsystems of which nothing
-/// can be.
+/// Logs the files of directories that cannot be opened, and refuses subsystems without any
+/// file that can.
 fn refuse_empty(plan: &mut Plan<'_>, refuse: Refuse<'_>) -> Result<(), ExportError> {
     log_unopened(&plan.unopened);
     let mut told: BTreeSet<_> = plan.added.iter().map(|one| one.owned.subsystem.index).collect();

@@ -19,7 +19,7 @@ impl Edit<'_> {
     /// Makes the exports what a configuration says, at the ports of the target and at `new_ports`.
     ///
     /// # Errors
-    /// The first [`ReloadError`].
+    /// The first [`ReloadError`] that was found.
     pub(crate) fn reload(
         &mut self,
         config: &Config,

@@ -54,7 +54,7 @@ pub(super) enum StepKind {
     Add,
     /// The subsystem ends, with its listeners; its namespaces are among [`Edit::removed`].
     Remove,
-    /// These hosts may connect.
+    /// Hosts that may connect are replaced.
     Allow(AllowedHosts),
     /// The port serves it.
     Serve(Arc<Port>),
@@ -69,7 +69,7 @@ pub(crate) struct AlteredNamespace {
     pub(crate) new: OwnedNamespace,
 }
 
-/// Namespace to open.
+/// Namespace that the plan has to open.
 pub(super) struct WantedNamespace {
     pub(super) subsystem: Arc<Subsystem>,
     pub(super) config: NamespaceConfig,
