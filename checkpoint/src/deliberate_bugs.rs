@@ -65,10 +65,12 @@ pub enum Bug {
     RewriteUnverified,
     /// A rewritten unit is not durable.
     RewriteInCache,
+    /// A reader takes a manifest that was overwritten since it read the superblocks for damaged.
+    IgnoreChange,
 }
 
 /// Every bug, in the order of the simulator's report.
-pub const BUGS: [Bug; 29] = [
+pub const BUGS: [Bug; 30] = [
     Bug::SkipFlush,
     Bug::SkipFua,
     Bug::OverwriteNewest,
@@ -98,6 +100,7 @@ pub const BUGS: [Bug; 29] = [
     Bug::ForgetUnits,
     Bug::RewriteUnverified,
     Bug::RewriteInCache,
+    Bug::IgnoreChange,
 ];
 
 /// The injected [`Bug`] as a number, zero for none.

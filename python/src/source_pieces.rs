@@ -45,7 +45,7 @@ impl SourcePieces {
     }
 
     /// Takes the next bytes, `room` of them if there are so many. Returns their offset too, and
-    /// `None` if there are none or the turn has ended.
+    /// `None` at the end of the memory or of the turn.
     pub(crate) fn next(&mut self, room: usize) -> Option<(usize, &[u8])> {
         let left = self.length() - self.at;
         if left == 0 || self.signals.is_due() {

@@ -11,19 +11,37 @@ use crate::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
 
 /// Procedure that opens a volume: reads both superblocks, then the manifest of the newest valid
 /// one: its first copy, and if that is damaged or unreadable its second copy. If both are, it
-/// continues with the manifest of the other superblock.
+/// continues with the manifest of the other superblock. A copy that is damaged may have been
+/// overwritten after commits of a writer: the procedure begins again if the superblocks have
+/// changed.
 #[derive(Debug)]
 pub struct Opening {
     device: NamespaceAttributes,
     state: State,
+    /// How often it may begin again.
+    restarts: u32,
 }
 
+/// How often a volume is opened again that is changed while it is opened.
+const RESTARTS: u32 = 16;
+
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one, for a few operations")]
 enum State {
     Begin,
     Superblocks,
-    Manifest { raw: [Vec<u8>; 2], found: Found, candidates: Vec<Candidate>, error: Option<Error> },
+    Manifest {
+        raw: [Vec<u8>; 2],
+        found: Found,
+        candidates: Vec<Candidate>,
+        error: Option<Error>,
+    },
+    /// A copy was damaged, and the superblocks are read again.
+    Again {
+        raw: [Vec<u8>; 2],
+        found: Found,
+        candidates: Vec<Candidate>,
+        error: Option<Error>,
+    },
 }
 
 /// Superblocks A and B, or why they are not valid.
@@ -53,7 +71,7 @@ pub(super) fn manifest_read(superblock: &Superblock, copy: usize) -> Request {
 impl Opening {
     /// Makes the procedure for the volume on a namespace. It writes nothing.
     pub fn new(device: NamespaceAttributes) -> Self {
-        Self { device, state: State::Begin }
+        Self { device, state: State::Begin, restarts: RESTARTS }
     }
 
     fn superblocks(
@@ -120,9 +138,32 @@ impl Opening {
                 if deliberate_bugs::has(Bug::IgnoreSecondCopy) {
                     candidates.retain(|other| other.slot != candidate.slot);
                 }
-                self.next(raw, found, candidates, error.or(Some(new)))
+                let error = error.or(Some(new));
+                if self.restarts == 0 || deliberate_bugs::has(Bug::IgnoreChange) {
+                    return self.next(raw, found, candidates, error);
+                }
+                self.state = State::Again { raw, found, candidates, error };
+                Ok(ProcedureStep::Ask(superblock_reads()))
             }
         }
+    }
+
+    /// Begins again if the superblocks are not those that were read before.
+    fn again(
+        &mut self,
+        outcomes: Vec<OperationOutcome>,
+        (raw, found): ([Vec<u8>; 2], Found),
+        candidates: Vec<Candidate>,
+        error: Option<Error>,
+    ) -> Result<ProcedureStep<Volume>, Error> {
+        let is_same = |(outcome, before): (&OperationOutcome, &Vec<u8>)| {
+            *before == data(outcome.clone()).unwrap_or_default()
+        };
+        if outcomes.iter().zip(&raw).all(is_same) {
+            return self.next(raw, found, candidates, error);
+        }
+        self.restarts -= 1;
+        self.superblocks(outcomes)
     }
 
     fn volume(
@@ -205,6 +246,9 @@ impl Procedure for Opening {
             State::Manifest { raw, found, candidates, error } => {
                 let outcome = outcomes.into_iter().next().unwrap_or(OperationOutcome::Done);
                 self.manifest(outcome, (raw, found), candidates, error)
+            }
+            State::Again { raw, found, candidates, error } => {
+                self.again(outcomes, (raw, found), candidates, error)
             }
         }
     }

@@ -126,7 +126,7 @@ impl World {
         Some(())
     }
 
-    /// No current member has a damaged unit that another one has.
+    /// No current member has a damaged unit whose bytes another member has.
     pub(super) fn check_units(&mut self, members: &[Member]) {
         for index in currents(members) {
             let Member::Current(volume) = &members[index] else { continue };

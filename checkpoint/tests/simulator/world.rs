@@ -72,6 +72,8 @@ pub(crate) fn run_world(seed: u64) -> Tally {
     world.end_leases();
     world.two_claims();
     world.end_leases();
+    world.reader_beside_writer();
+    world.end_leases();
     world.fill();
     world.rot_in_manifest();
     world.rot();

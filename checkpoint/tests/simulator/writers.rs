@@ -1,10 +1,14 @@
 //! Two writers of one volume, whose operations are executed in a random order.
 
+use std::collections::BTreeSet;
+
 use feedrail_checkpoint::{
-    Change, CheckpointName, Error, LEASE_GRACE_MS, Lease, Procedure, Request, Run, VolumeOperation,
+    Change, CheckpointName, Error, LEASE_GRACE_MS, Lease, NamespaceAttributes, Opening, Procedure,
+    Request, Run, VolumeOperation,
 };
 use uuid::Uuid;
 
+use super::model::Contents;
 use super::world::{LEASE_MS, World, Written, open};
 
 impl World {
@@ -83,6 +87,34 @@ impl World {
         assert!(matches!(late, Err(Error::NoLease)));
         self.tally.contested += 1;
         assert!(self.save(&mut winner));
+    }
+
+    /// Runs a reader that opens the volume while a writer changes it.
+    pub(super) fn reader_beside_writer(&mut self) {
+        let mut volume = self.reopen();
+        assert!(self.claim(&mut volume));
+        let facts = NamespaceAttributes { bytes: self.device.size(), has_compare: false };
+        let mut run = Run::new(Opening::new(facts));
+        let mut waiting = Vec::new();
+        let mut states = vec![self.contents.clone()];
+        while !run.is_finished() {
+            for _ in 0..self.device.random.index(4) {
+                let is_made = match self.device.random.chance(500_000) {
+                    true => self.save(&mut volume),
+                    false => self.delete(&mut volume),
+                };
+                assert!(is_made);
+                states.push(self.contents.clone());
+            }
+            self.device.step(&mut run, &mut waiting, &[]);
+        }
+        let seen = run.finish().unwrap().expect("a volume opens beside a writer");
+        assert!(!seen.is_fallen_back(), "a commit is taken for damage");
+        // Its bytes may be gone by now.
+        let names = |state: &Contents| state.keys().cloned().collect::<BTreeSet<_>>();
+        let table = seen.manifest().checkpoints.iter().map(|one| one.name.as_str().to_owned());
+        let table = table.collect::<BTreeSet<_>>();
+        assert!(states.iter().any(|state| names(state) == table), "nobody committed that");
     }
 
     /// Returns the index of a writer that can continue, `None` if both have ended.

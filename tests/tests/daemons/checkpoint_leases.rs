@@ -40,7 +40,7 @@ fn a_second_writer_is_refused() {
     assert_eq!(volume.names(), ["mine", "other"]);
 }
 
-/// Both find the lease free: the one whose superblock is overwritten is refused at once.
+/// Both find the lease free: the one whose superblock is overwritten is refused before it writes.
 #[test]
 fn of_writers_that_begin_together_one_has_the_lease() {
     let volume = Volume::formatted(16 * MIB, "shm");
