@@ -34,6 +34,7 @@
 mod applied_config;
 pub mod backend;
 pub mod config;
+mod confinement;
 mod controller;
 mod core_context;
 pub mod daemon;

@@ -343,6 +343,11 @@ impl Listeners {
         self.applied.metrics()
     }
 
+    /// Configuration that is in force.
+    pub(crate) fn config(&self) -> Config {
+        self.applied.get()
+    }
+
     /// Associations of hosts with the controllers of this target.
     pub(crate) fn associations(&self) -> &Arc<Associations> {
         &self.associations

@@ -40,7 +40,7 @@ impl Reloader {
     /// The file cannot be read or is invalid.
     pub(crate) fn read_file(&self) -> Result<(String, Config), ConfigError> {
         let read = |error| ConfigError::Read { path: self.path().to_owned(), error };
-        let text = std::fs::read_to_string(self.path()).map_err(read)?;
+        let text = crate::confinement::read_to_string(self.path()).map_err(read)?;
         Ok((text, (self.source.read)()?))
     }
 

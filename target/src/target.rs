@@ -33,7 +33,7 @@ use crate::status::TargetStatus;
 /// Running target. Dropping it closes every connection immediately.
 pub struct Target {
     // This is dropped first, since it uses files that are released with the other fields.
-    _management: Option<Management>,
+    _management: Vec<Management>,
     _files: Periodic,
     _removed: Periodic,
     _directories: Option<DirectoryWatch>,
@@ -95,6 +95,8 @@ impl Target {
         };
         tell_of_few_cores(&config.cores);
         let options = RuntimeOptions { polling: config.polling, pins };
+        // All exports are open and all ports bound; the threads have what this one has left.
+        crate::confinement::enter_thread();
         let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
         let listeners =
@@ -111,10 +113,7 @@ impl Target {
             .then(|| DirectoryWatch::start(Arc::clone(&associations), applied))
             .transpose()
             .map_err(RuntimeError::Thread)?;
-        let management = config.management.as_deref();
-        let management = management
-            .map(|path| Management::start(path, listeners, reloader.clone()))
-            .transpose()?;
+        let management = Management::start_all(config, listeners, reloader.clone())?;
         Ok(Self {
             _management: management,
             _files: files,

@@ -2,17 +2,18 @@
 //! file is examined and opened as often as needed; later changes of the path have no effect.
 
 use std::ffi::OsString;
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, openat2, statat};
 use rustix::io::Errno;
 
 use super::{block, claim};
+use crate::confinement::reopen;
 
 /// Attempts to open a file that another process has leased (`fcntl(2)`, `F_SETLEASE`), 10 ms apart
 /// (10 s in all). Another target gives back a lease within a second or two.
@@ -85,20 +86,19 @@ impl FoundFile {
     /// # Errors
     /// The file cannot be opened with this access, or another process does not give back its lease.
     pub(super) fn open(&self, writable: bool, flags: i32) -> io::Result<File> {
-        let path = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
-        let mut options = OpenOptions::new();
-        options.read(true).write(writable);
+        let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let flags = access | OFlags::from_bits_retain(flags.cast_unsigned());
         if !self.metadata()?.is_file() {
-            return options.custom_flags(flags).open(path);
+            return Ok(reopen(&self.handle, flags)?.into());
         }
-        options.custom_flags(flags | libc::O_NONBLOCK);
+        let flags = flags | OFlags::NONBLOCK;
         for _ in 1..self.tries {
-            match options.open(&path) {
+            match reopen(&self.handle, flags) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => claim::pause(),
-                opened => return blocking(opened?),
+                opened => return blocking(opened?.into()),
             }
         }
-        blocking(options.open(path)?)
+        blocking(reopen(&self.handle, flags)?.into())
     }
 }
 
@@ -153,7 +153,8 @@ impl ServedRoot {
     /// # Errors
     /// It does not exist, cannot be read, or the path leads through a symlink.
     pub(crate) fn folder(&self, relative: &Path) -> io::Result<ServedFolder> {
-        let handle = self.open_beneath(relative, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        let found = self.open_beneath(relative, OFlags::PATH | OFlags::DIRECTORY)?;
+        let handle = reopen(&found, OFlags::RDONLY | OFlags::DIRECTORY)?;
         Ok(ServedFolder { relative: relative.to_owned(), handle })
     }
 
@@ -197,7 +198,10 @@ impl ServedFolder {
     /// The folder cannot be read.
     pub(crate) fn entries(&self) -> io::Result<Vec<FolderEntry>> {
         let mut entries = Vec::new();
-        for entry in Dir::read_from(&self.handle)? {
+        // Reads from the descriptor itself: nothing is opened again.
+        let mut folder = Dir::new(self.handle.try_clone()?)?;
+        folder.rewind();
+        for entry in folder {
             let name = entry?.file_name().to_owned();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;

@@ -6,6 +6,7 @@
 
 mod document;
 mod error;
+mod export_roots;
 pub(crate) mod identifiers;
 mod namespace_spec;
 mod quick;
@@ -27,12 +28,14 @@ use rdma::shm::SharingGroup;
 use uuid::Uuid;
 
 pub use self::error::ConfigError;
+pub(crate) use self::export_roots::ExportRoots;
 pub use self::identifiers::Eui64;
 pub(crate) use self::namespace_spec::NamespaceSpec;
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 
 use crate::backend::{BackendError, FilePlace};
+pub use crate::confinement::ConfinementMode;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::inventory::ana::AnaGroupId;
 pub use crate::limits::{CntlidRange, Limits};
@@ -59,6 +62,13 @@ pub struct Config {
     /// Path of the management socket (JSON-RPC), which can change the exports at run time; `None`
     /// for no socket.
     pub management: Option<PathBuf>,
+    /// Path of a second management socket, whose clients can change nothing; `None` for none.
+    pub management_read_only: Option<PathBuf>,
+    /// Folders whose files and devices may be exported at run time, besides those that the
+    /// configuration names; `None` if anything may be.
+    pub export_roots: Option<Vec<PathBuf>>,
+    /// Whether the daemon confines itself; `None` does not.
+    pub confinement: Option<ConfinementMode>,
     /// Address at which the metrics page is served over HTTP; `None` for no page.
     pub metrics: Option<SocketAddr>,
     /// Detail of the latency histograms on the metrics page.
@@ -98,6 +108,9 @@ impl Config {
             state_dir,
             discovery_nqn,
             management,
+            management_read_only,
+            export_roots,
+            confinement,
             metrics,
             metrics_detail,
             machine,
@@ -115,6 +128,9 @@ impl Config {
             ("state_dir", *state_dir == new.state_dir),
             ("discovery_nqn", *discovery_nqn == new.discovery_nqn),
             ("management", *management == new.management),
+            ("management_read_only", *management_read_only == new.management_read_only),
+            ("export_roots", *export_roots == new.export_roots),
+            ("confinement", *confinement == new.confinement),
             ("metrics", *metrics == new.metrics),
             ("metrics_detail", *metrics_detail == new.metrics_detail),
             ("the id of this machine", *machine == new.machine),

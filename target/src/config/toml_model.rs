@@ -15,7 +15,8 @@ use self::subsystems::SubsystemTable;
 use super::document::Document;
 use super::units::{ByteCount, show_bytes};
 use super::{
-    Config, ConfigError, Cores, MetricsDetail, PortConfig, ProviderChoice, SubsystemConfig,
+    Config, ConfigError, ConfinementMode, Cores, MetricsDetail, PortConfig, ProviderChoice,
+    SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine};
 use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES};
@@ -28,7 +29,7 @@ impl Config {
     /// The file cannot be read, or a value in it is wrong: one line with the place and the remedy.
     pub fn from_file(path: &Path, machine: Option<Machine>) -> Result<Self, ConfigError> {
         let read = |error| ConfigError::Read { path: path.to_owned(), error };
-        let text = std::fs::read_to_string(path).map_err(read)?;
+        let text = crate::confinement::read_to_string(path).map_err(read)?;
         Self::read(path, &text, machine)
     }
 
@@ -69,6 +70,9 @@ struct File {
     state_dir: Option<PathBuf>,
     discovery_nqn: Option<Spanned<String>>,
     management: Option<PathBuf>,
+    management_read_only: Option<PathBuf>,
+    export_roots: Option<Vec<PathBuf>>,
+    confinement: Option<ConfinementMode>,
     metrics: Option<SocketAddr>,
     #[serde(default)]
     metrics_detail: MetricsDetail,
@@ -131,6 +135,13 @@ impl Reader<'_> {
             polling: Duration::from_micros(polling_us.into()),
             discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
             management: file.management.map(|path| self.document.resolve(&path)),
+            management_read_only: file
+                .management_read_only
+                .map(|path| self.document.resolve(&path)),
+            export_roots: file
+                .export_roots
+                .map(|roots| roots.iter().map(|root| self.document.resolve(root)).collect()),
+            confinement: file.confinement,
             metrics: file.metrics,
             metrics_detail: file.metrics_detail,
             state_dir,

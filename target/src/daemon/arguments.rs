@@ -10,8 +10,8 @@ use nvme_proto::Nqn;
 use super::log_filter::LogFilter;
 use super::log_format::LogFormatArg;
 use crate::config::{
-    Config, ConfigError, Cores, DirectIo, MetricsDetail, ProviderChoice, Quick, parse_address,
-    parse_machine, parse_nqn,
+    Config, ConfigError, ConfinementMode, Cores, DirectIo, MetricsDetail, ProviderChoice, Quick,
+    parse_address, parse_machine, parse_nqn,
 };
 use crate::derived_ids::Machine;
 use crate::limits::MAX_CORES;
@@ -66,6 +66,16 @@ pub(super) struct DaemonArguments {
     /// Management socket (JSON-RPC 2.0) for changes at run time; overrides the configuration
     #[arg(long, value_name = "PATH")]
     management: Option<PathBuf>,
+
+    /// Second management socket, whose clients can change nothing; overrides the configuration
+    #[arg(long, value_name = "PATH")]
+    management_read_only: Option<PathBuf>,
+
+    /// Whether the daemon gives up what it does not need once it serves: off, warn (the kernel logs
+    /// system calls that it would refuse) or on (a refused call ends the process); off when left
+    /// out; overrides the configuration
+    #[arg(long, value_name = "MODE", value_enum)]
+    confinement: Option<ConfinementMode>,
 
     /// Address (IP:PORT) of the HTTP server for Prometheus metrics (/metrics) and the status page
     /// (/); overrides the configuration
@@ -124,6 +134,10 @@ impl DaemonArguments {
         if let Some(path) = &self.management {
             config.management = Some(path.clone());
         }
+        if let Some(path) = &self.management_read_only {
+            config.management_read_only = Some(path.clone());
+        }
+        config.confinement = self.confinement.or(config.confinement);
         config.metrics = self.metrics.or(config.metrics);
         config.metrics_detail = self.metrics_detail.unwrap_or(config.metrics_detail);
         config.send_with_invalidate &= !self.no_send_with_invalidate;

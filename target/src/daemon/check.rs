@@ -27,8 +27,9 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     problems.extend(pool(config).err());
     problems.extend(Uring::new(None).map(drop).map_err(|error| error.to_string()).err());
     problems.extend(cores(&config.cores));
-    let management = config.management.as_deref().map(SocketPlace::check);
-    problems.extend(management.and_then(Result::err).map(|error| error.to_string()));
+    let sockets = config.management.iter().chain(&config.management_read_only);
+    let sockets = sockets.filter_map(|path| SocketPlace::check(path).err());
+    problems.extend(sockets.map(|error| error.to_string()));
     problems.extend(config.metrics.and_then(|address| metrics(address).err()));
     problems.extend(addresses(config));
     registry.filter(|_| problems.is_empty()).ok_or(problems)

@@ -68,7 +68,11 @@ impl LineWriter {
         let (queue, lines) = bounded(queue_lines);
         let dropped = Arc::new(AtomicU64::new(0));
         let writer = Writer { out, lines, notice, dropped: Arc::clone(&dropped) };
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || writer.run())?;
+        let early = crate::confinement::EarlyThread::announce();
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || {
+            early.enter();
+            writer.run();
+        })?;
         Ok(Self { queue, dropped })
     }
 

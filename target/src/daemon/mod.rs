@@ -6,6 +6,7 @@
 
 mod arguments;
 mod check;
+mod confine;
 mod line_rate;
 mod lines;
 mod log_filter;
@@ -35,6 +36,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
 use self::arguments::DaemonArguments;
+use self::confine::Confinement;
 use self::lines::LineWriter;
 pub use self::log_filter::{LogFilter, LogFilterError, colours_are_wanted};
 use self::log_format::LogFormat;
@@ -66,6 +68,12 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
     };
     let format = arguments.log_format.resolve();
+    // The helper is forked before there is a thread.
+    let config = arguments.config();
+    let confinement = match &config {
+        Ok(config) if !arguments.check => Some(confine::prepare(config, config_source(&arguments))),
+        _ => None,
+    };
     // A separate thread writes to standard error, since writes may block.
     let notice = format.dropped_lines_notice();
     let log = LineWriter::to(std::io::stderr(), "feedrail-log", notice);
@@ -80,7 +88,18 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     abort_on_panic(log.clone(), format);
     format.start(&arguments.log, log.clone(), std::io::stderr().is_terminal());
-    let result = run(&arguments, &report);
+    let result = config.map_err(|error| vec![error.to_string()]).and_then(|config| {
+        raise_descriptor_limit();
+        match confinement.transpose().map_err(|error| vec![error.to_string()])? {
+            None => {
+                report.checked(&*check::check(&config)?);
+                Ok(())
+            }
+            Some(confinement) => {
+                serve(&config, &arguments, &report, confinement).map_err(|message| vec![message])
+            }
+        }
+    });
     for message in result.as_ref().err().into_iter().flatten() {
         log.push(format.error_line(message).into_bytes());
     }
@@ -107,21 +126,11 @@ fn abort_on_panic(log: LineWriter, format: LogFormat) {
     }));
 }
 
-/// Runs a target, or checks its configuration. Each error is one line.
-fn run(arguments: &DaemonArguments, report: &StdoutReport) -> Result<(), Vec<String>> {
-    let config = arguments.config().map_err(|error| vec![error.to_string()])?;
-    raise_descriptor_limit();
-    if arguments.check {
-        report.checked(&*check::check(&config)?);
-        return Ok(());
-    }
-    serve(&config, arguments, report).map_err(|message| vec![message])
-}
-
 fn serve(
     config: &Config,
     arguments: &DaemonArguments,
     report: &StdoutReport,
+    confinement: Confinement,
 ) -> Result<(), String> {
     // Signals are registered before the start, so that none is lost. The handlers of one signal run
     // in the order of registration: were this one later, a handler on another thread could wake
@@ -133,9 +142,11 @@ fn serve(
     let metrics = config.metrics.map(MetricsServer::listen).transpose()?;
     let target = Target::start_with(config, config_source(arguments));
     let target = target.map_err(|error| error.to_string())?;
+    confinement.seal().map_err(|error| error.to_string())?;
     report.listening(&target);
     report.ready(metrics.as_ref().and_then(|(server, _)| server.address().ok()));
     notify::ready();
+    confine::do_deliberate_harm();
     let reload = ReloadSignal::start(target.reloader())
         .map_err(|error| format!("cannot start a thread for reloads: {error}"))?;
     let (server, stop) = metrics.unzip();

@@ -47,7 +47,8 @@ pub enum RuntimeError {
     /// A CPU core does not exist, or this process may not use it.
     #[error(
         "no thread can run on core {core}, which cores names: {error}; /sys/devices/system/cpu/online has those of \
-         the machine, and AllowedCPUs= or a cpuset may leave fewer"
+         the machine, and AllowedCPUs= or a cpuset may leave fewer; the systemd unit needs \
+         SystemCallFilter=sched_setaffinity in a drop-in"
     )]
     Core {
         /// Number of the CPU core, as in the configuration key `cores`.

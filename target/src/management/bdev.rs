@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use uuid::Uuid;
@@ -80,6 +80,12 @@ pub(super) struct FileParams {
     #[serde(default)]
     readonly: bool,
     uuid: Option<Uuid>,
+}
+
+impl FileParams {
+    pub(super) fn filename(&self) -> &Path {
+        &self.filename
+    }
 }
 
 /// Parameters of the method `bdev_null_create`.

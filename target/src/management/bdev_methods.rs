@@ -16,6 +16,7 @@ use crate::inventory::namespace::Namespace;
 impl Methods {
     pub(super) fn create_file(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
         let params: FileParams = read(params)?;
+        self.check_export_root(params.filename())?;
         Ok(self.bdevs().create_file(params, kind)?.into())
     }
 

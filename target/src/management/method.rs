@@ -1,6 +1,7 @@
 //! Methods of the management socket. Those that do the same as in SPDK have SPDK's names.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use super::subsystem::{
     TransportParams, describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::config::NamespaceSpec;
+use crate::config::{ExportRoots, NamespaceSpec};
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Registry;
@@ -129,6 +130,19 @@ impl Methods {
     pub(super) fn new(listeners: Arc<Listeners>, reloader: Option<Arc<Reloader>>) -> Self {
         let associations = Arc::clone(listeners.associations());
         Self { associations, listeners, reloader, bdevs: Mutex::default(), clock: Clock::new() }
+    }
+
+    /// Checks whether the file at a path may be exported.
+    ///
+    /// # Errors
+    /// It is neither below `export_roots` nor named by the configuration.
+    pub(super) fn check_export_root(&self, path: &Path) -> Result<(), RpcError> {
+        // A path that leads nowhere gets its own error where it is opened.
+        let Ok(real) = path.canonicalize() else { return Ok(()) };
+        let roots = ExportRoots::of(&self.listeners.config());
+        roots
+            .check(&real)
+            .map_err(|error| RpcError::invalid_params(format_args!("filename: {error}")))
     }
 
     /// Executes a method. May block on storage.

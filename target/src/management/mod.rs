@@ -15,6 +15,7 @@ mod iostat;
 mod load;
 mod method;
 mod method_params;
+mod role;
 mod rpc;
 mod socket;
 mod socket_place;
@@ -38,10 +39,12 @@ use serde_json::Value;
 use self::audit::AuditedCall;
 use self::frame::FrameSplitter;
 use self::method::Methods;
+use self::role::SocketRole;
 use self::rpc::{BadCall, RpcCall, RpcError, RpcRequest};
 use self::socket::Socket;
 pub use self::socket_place::SocketError;
 pub(crate) use self::socket_place::SocketPlace;
+use crate::config::Config;
 use crate::driver::clock::Clock;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
@@ -85,28 +88,33 @@ struct Client {
 }
 
 impl Management {
-    /// Creates the socket at `path` and starts the thread that accepts clients.
+    /// Starts the sockets of a configuration.
     ///
     /// # Errors
-    /// The socket cannot be created, a process listens on it, or a thread cannot be started.
-    pub(crate) fn start(
-        path: &Path,
+    /// A socket cannot be created, a process listens on it, or a thread cannot be started.
+    pub(crate) fn start_all(
+        config: &Config,
         listeners: Arc<Listeners>,
         reloader: Option<Arc<Reloader>>,
-    ) -> Result<Self, SocketError> {
-        let socket = Socket::listen(path)?;
+    ) -> Result<Vec<Self>, SocketError> {
+        let methods = Arc::new(Methods::new(listeners, reloader));
+        let full = config.management.iter().map(|path| (path, SocketRole::Full));
+        let sockets =
+            full.chain(config.management_read_only.iter().map(|path| (path, SocketRole::ReadOnly)));
+        sockets.map(|(path, role)| Self::start(path, role, Arc::clone(&methods))).collect()
+    }
+
+    /// Creates the socket at `path` and starts the thread that accepts clients.
+    fn start(path: &Path, role: SocketRole, methods: Arc<Methods>) -> Result<Self, SocketError> {
+        let socket = Socket::listen(path, role)?;
         let failed = |error| SocketError::Listen { path: path.to_owned(), error };
         let (stop, stopped) = UnixStream::pair().map_err(failed)?;
         let clients = Arc::new(Clients::default());
-        let server = Server {
-            socket,
-            stopped,
-            clients: Arc::clone(&clients),
-            methods: Arc::new(Methods::new(listeners, reloader)),
-        };
+        let server = Server { socket, stopped, clients: Arc::clone(&clients), methods };
         let builder = std::thread::Builder::new().name("feedrail-manage".into());
         let thread = builder.spawn(move || server.run()).map_err(failed)?;
-        tracing::info!(path = %path.display(), "management socket");
+        let read_only = role == SocketRole::ReadOnly;
+        tracing::info!(path = %path.display(), read_only, "management socket");
         Ok(Self { stop: Some(stop), thread: Some(thread), clients })
     }
 }
@@ -170,6 +178,7 @@ impl Server {
                 number,
                 stream,
                 peer,
+                role: self.socket.role(),
                 clients: Arc::clone(&self.clients),
                 methods: Arc::clone(&self.methods),
             };
@@ -236,6 +245,7 @@ struct Conversation {
     number: u64,
     stream: UnixStream,
     peer: LocalPeer,
+    role: SocketRole,
     clients: Arc<Clients>,
     methods: Arc<Methods>,
 }
@@ -266,7 +276,7 @@ impl Conversation {
                     Ok(None) => break,
                     Ok(Some(frame)) => {
                         self.clients.mark(self.number, true);
-                        let reply = answer(&self.methods, self.peer, frame);
+                        let reply = answer(&self.methods, (self.role, self.peer), frame);
                         self.clients.mark(self.number, false);
                         self.stream.write_all(&reply.response)?;
                         if reply.is_last {
@@ -292,17 +302,17 @@ struct RpcReply {
     is_last: bool,
 }
 
-fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
+fn answer(methods: &Methods, client: (SocketRole, LocalPeer), frame: &[u8]) -> RpcReply {
     let (response, is_last) = match RpcRequest::parse(frame) {
-        Ok(RpcRequest::One(call)) => (answer_call(methods, peer, Ok(call)), false),
+        Ok(RpcRequest::One(call)) => (answer_call(methods, client, Ok(call)), false),
         Ok(RpcRequest::Batch(calls)) => {
-            let answers = calls.into_iter().filter_map(|call| answer_call(methods, peer, call));
+            let answers = calls.into_iter().filter_map(|call| answer_call(methods, client, call));
             let answers: Vec<_> = answers.collect();
             ((!answers.is_empty()).then_some(Value::Array(answers)), false)
         }
         Err(bad) => {
             let is_last = bad.error.is_parse_error();
-            (answer_call(methods, peer, Err(bad)), is_last)
+            (answer_call(methods, client, Err(bad)), is_last)
         }
     };
     RpcReply { response: response.as_ref().map(rpc::line).unwrap_or_default(), is_last }
@@ -311,13 +321,13 @@ fn answer(methods: &Methods, peer: LocalPeer, frame: &[u8]) -> RpcReply {
 /// Executes one request. Returns the response; `None` for a notification.
 fn answer_call(
     methods: &Methods,
-    peer: LocalPeer,
+    (role, peer): (SocketRole, LocalPeer),
     call: Result<RpcCall, BadCall>,
 ) -> Option<Value> {
     match call {
         Ok(RpcCall { method, params, id }) => {
             let audited = AuditedCall::of(&method, &params);
-            let result = methods.call(&method, params);
+            let result = role.check(audited.as_ref()).and_then(|()| methods.call(&method, params));
             if let Some(audited) = audited {
                 audited.log(peer, &result);
             }

@@ -1,4 +1,4 @@
-//! Listening socket, which only the target's user and root may connect to.
+//! Listening socket with the permissions of its role.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rdma::LocalPeer;
 
+use super::role::SocketRole;
 use super::socket_place::{SocketError, SocketPlace};
 
 /// Listening socket. Dropping it removes the socket file, unless another process has replaced that.
@@ -16,44 +17,54 @@ pub(super) struct Socket {
     listener: UnixListener,
     path: PathBuf,
     inode: u64,
+    role: SocketRole,
 }
 
 impl Socket {
-    pub(super) fn listen(path: &Path) -> Result<Self, SocketError> {
+    pub(super) fn listen(path: &Path, role: SocketRole) -> Result<Self, SocketError> {
         let place = SocketPlace::check(path)?;
         // The socket file of a target that no longer runs is replaced.
         if place.is_taken() && UnixStream::connect(path).is_ok() {
             return Err(SocketError::InUse(path.to_owned()));
         }
-        Self::bind(place.path())
+        Self::bind(place.path(), role)
             .map_err(|error| SocketError::Listen { path: path.to_owned(), error })
     }
 
     /// Binds the socket under a temporary name, and renames it to its path once its permissions are
     /// set, so that no other user can connect before.
-    fn bind(path: &Path) -> io::Result<Self> {
+    fn bind(path: &Path, role: SocketRole) -> io::Result<Self> {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{}", std::process::id()));
         let first = PathBuf::from(name);
         // A process that had the same PID may have left the file.
         let _ = std::fs::remove_file(&first);
         let listener = UnixListener::bind(&first)?;
-        let named = Self::name(&listener, &first, path);
+        let named = Self::name(&listener, &first, path, role);
         named.inspect_err(|_| {
             let _ = std::fs::remove_file(&first);
         })?;
         let inode = std::fs::symlink_metadata(path)?.ino();
-        Ok(Self { listener, path: path.to_owned(), inode })
+        Ok(Self { listener, path: path.to_owned(), inode, role })
     }
 
-    fn name(listener: &UnixListener, first: &Path, path: &Path) -> io::Result<()> {
+    fn name(
+        listener: &UnixListener,
+        first: &Path,
+        path: &Path,
+        role: SocketRole,
+    ) -> io::Result<()> {
         listener.set_nonblocking(true)?;
-        std::fs::set_permissions(first, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::set_permissions(first, std::fs::Permissions::from_mode(role.permissions()))?;
         std::fs::rename(first, path)
     }
 
-    /// Accepts the next client. Returns `None` if none is waiting, or if it is neither root nor the
-    /// target's user, and is refused.
+    pub(super) fn role(&self) -> SocketRole {
+        self.role
+    }
+
+    /// Accepts the next client. Returns `None` if none is waiting, or if its user has no place here
+    /// and it is refused.
     pub(super) fn accept(&self) -> io::Result<Option<(UnixStream, LocalPeer)>> {
         let stream = match self.listener.accept() {
             Ok((stream, _)) => stream,
@@ -61,7 +72,7 @@ impl Socket {
             Err(error) => return Err(error),
         };
         let peer = LocalPeer::of(stream.as_fd())?;
-        if peer.is_us_or_root() {
+        if self.role.admits(peer) {
             return Ok(Some((stream, peer)));
         }
         tracing::warn!(uid = peer.uid, pid = peer.pid, "a client of another user is refused");

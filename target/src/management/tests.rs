@@ -15,6 +15,11 @@ use crate::inventory::open::OpenPurpose;
 
 const NQN: &str = "nqn.2026-01.io.feedrail:t";
 
+/// Starts a socket for all methods.
+fn start(path: &Path, listeners: Arc<Listeners>) -> Result<Management, SocketError> {
+    Management::start(path, SocketRole::Full, Arc::new(Methods::new(listeners, None)))
+}
+
 struct Running {
     folder: TempDir,
     management: Management,
@@ -31,7 +36,7 @@ impl Running {
         let config = Config::from_toml(&folder.path().join("t.toml"), &text).expect("valid");
         let path = config.management.clone().expect("it is configured");
         let listeners = listeners(&config, OpenPurpose::Serve);
-        let management = Management::start(&path, listeners, None).expect("it listens");
+        let management = start(&path, listeners).expect("it listens");
         Self { folder, management }
     }
 
@@ -164,7 +169,7 @@ fn only_the_user_may_connect() {
     let running = Running::start();
     let mode = std::fs::metadata(running.path()).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let again = Management::start(&running.path(), other_listeners(), None).expect_err("taken");
+    let again = start(&running.path(), other_listeners()).expect_err("taken");
     assert!(matches!(again, SocketError::InUse(_)), "{again}");
     let path = running.path();
     drop(running.management);
@@ -191,10 +196,10 @@ fn a_socket_that_was_left_behind_is_replaced() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("socket");
     drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-    let management = Management::start(&path, other_listeners(), None).expect("it was left behind");
+    let management = start(&path, other_listeners()).expect("it was left behind");
     drop(management);
     std::fs::write(&path, "").expect("written");
-    let error = Management::start(&path, other_listeners(), None).expect_err("a file");
+    let error = start(&path, other_listeners()).expect_err("a file");
     assert!(matches!(error, SocketError::NoSocket(_)), "{error}");
 }
 

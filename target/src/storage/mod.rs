@@ -5,6 +5,7 @@
 
 mod calls;
 mod inline;
+mod ring_restrictions;
 mod trial;
 mod uring;
 

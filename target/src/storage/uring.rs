@@ -12,6 +12,7 @@ use io_uring::{IoUring, opcode, squeue};
 
 use super::calls::{CallId, Engine, EngineEvent, EngineStats};
 use super::inline;
+use super::ring_restrictions;
 use crate::backend::MemoryPart;
 use crate::backend::{CachedRead, FileId, FileRef, SystemCall};
 
@@ -480,18 +481,23 @@ fn build_ring() -> io::Result<IoUring> {
 
 fn build_ring_of(sizes: Sizes) -> io::Result<IoUring> {
     let cooperative = IoUring::builder()
+        .setup_r_disabled()
         .setup_cqsize(sizes.completions)
         .setup_single_issuer()
         .setup_defer_taskrun()
         .setup_taskrun_flag()
         .build(sizes.submissions);
-    match cooperative {
+    let ring = match cooperative {
         // Kernels before 6.1 do not know these flags.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            IoUring::builder().setup_cqsize(sizes.completions).build(sizes.submissions)
+            let builder = &mut IoUring::builder();
+            builder.setup_r_disabled().setup_cqsize(sizes.completions).build(sizes.submissions)
         }
         ring => ring,
-    }
+    };
+    let ring = ring?;
+    ring_restrictions::restrict(&ring)?;
+    Ok(ring)
 }
 
 /// Most files to register: the kernel accepts at most as many as a process may have open.

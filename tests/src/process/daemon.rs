@@ -273,6 +273,14 @@ impl Daemon {
         (status.expect("the daemon ends on SIGTERM"), self.next_stats())
     }
 
+    /// Waits until it has ended by itself.
+    ///
+    /// # Panics
+    /// If it does not end.
+    pub fn wait(mut self) -> ExitStatus {
+        wait_at_most(&mut self.child, PROMPTLY).expect("the daemon ends")
+    }
+
     /// Ends it as a power failure would.
     pub fn kill(mut self) {
         self.crash();

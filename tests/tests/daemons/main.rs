@@ -13,6 +13,7 @@ mod checkpoint_replicas;
 mod checkpoint_volume;
 mod churn;
 mod command_line_targets;
+mod confinement;
 mod direct;
 mod directory_watch;
 mod durability;

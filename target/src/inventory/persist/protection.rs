@@ -126,7 +126,9 @@ impl ProtectionWriter {
         let (sender, changes) = mpsc::channel::<ProtectionChange>();
         let state_dir = state_dir.to_owned();
         let mut known: BTreeMap<Nqn, ProtectionFile> = BTreeMap::new();
+        let early = crate::confinement::EarlyThread::announce();
         let run = move || {
+            early.enter();
             for ProtectionChange { subsystem, namespace, protected, done } in changes {
                 let file = match known.entry(subsystem) {
                     Entry::Occupied(entry) => Ok(entry.into_mut()),
