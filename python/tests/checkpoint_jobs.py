@@ -175,6 +175,8 @@ def train(rank: int, world: int, urls: str | list[str], options: dict[str, Any])
 
     import feedrail.torch as ft
 
+    # A shell starts programs in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     writer = ft.CheckpointWriter(urls, lease=2.0, keep=2)
     for step in range(1, 10_000):
         state = of_rank(rank, step)
