@@ -15,7 +15,7 @@ use super::decorator::{Delay, Fault, FaultPlan, Tear};
 use super::*;
 use crate::backend::Span;
 use crate::core_context::pool::{Buffer, Pool, PoolMemory};
-use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Tag, Uring};
+use crate::storage::{Engine, Inline, Storage, StorageReport, Submitted, Uring};
 
 mod cached;
 mod decorators;
@@ -29,7 +29,7 @@ const BLOCK: usize = 1 << 20;
 struct Rig {
     now: Time,
     // Dropped before the pool, since it waits for running operations.
-    storage: Storage<Tag>,
+    storage: Storage<u64>,
     pool: Pool,
 }
 
@@ -53,7 +53,7 @@ impl Rig {
     }
 
     fn run(&mut self, backend: &Arc<dyn Backend>, what: Operation) -> Result<(), BackendError> {
-        match self.storage.submit(self.now, Tag(7), backend, what) {
+        match self.storage.submit(self.now, 7, backend, what) {
             Submitted::Over(result) => result,
             Submitted::UnderWay(_) => self.finish(),
         }
@@ -64,7 +64,7 @@ impl Rig {
             self.storage.turn(self.now);
             match self.storage.next_report() {
                 Some(StorageReport::Done { tag, result }) => {
-                    assert_eq!(tag, Tag(7));
+                    assert_eq!(tag, 7);
                     return result;
                 }
                 Some(StorageReport::NotCancelled { .. }) => {}
@@ -508,7 +508,7 @@ fn one_turn_resumes_a_bounded_number_of_operations() {
     for tag in 0..100 {
         let zeroes = Operation::write_zeroes(0, 4096, false, false);
         assert!(matches!(
-            rig.storage.submit(rig.now, Tag(tag), &backend, zeroes),
+            rig.storage.submit(rig.now, tag, &backend, zeroes),
             Submitted::UnderWay(_)
         ));
     }

@@ -9,7 +9,7 @@ use crate::backend::{Backend, BackendError, Operation};
 use crate::inventory::Registry;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::published::NamespaceChange;
-use crate::storage::{Inline, Storage, StorageReport, Submitted, Tag};
+use crate::storage::{Inline, Storage, StorageReport, Submitted};
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Closed {
@@ -93,7 +93,7 @@ fn flush_backend(backend: &Arc<dyn Backend>) -> Result<(), BackendError> {
     let mut storage = Storage::new(Box::new(Inline::new()));
     storage.reserve(1);
     let mut now = Time::ZERO;
-    if let Submitted::Over(result) = storage.submit(now, Tag(0), backend, Operation::flush()) {
+    if let Submitted::Over(result) = storage.submit(now, (), backend, Operation::flush()) {
         return result;
     }
     loop {

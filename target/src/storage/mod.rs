@@ -33,10 +33,6 @@ use crate::backend::{
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::turn::TIMERS_AT_ONCE;
 
-/// Number that a caller without request keys gives to an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(pub u64);
-
 /// Identifies a running operation, for [`Storage::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OperationKey {

@@ -49,7 +49,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
         // SAFETY: the buffers outlive the storage, which waits for its operations.
         let span = unsafe { pool.span(buffer, 0, 4096) };
         let read = Operation::read(tag as u64 * 4096, span);
-        let _ = storage.submit(Time::ZERO, Tag(tag as u64), &opened.backend, read);
+        let _ = storage.submit(Time::ZERO, tag as u64, &opened.backend, read);
     }
     let mut ended = vec![0; 1000];
     while storage.in_flight() > 0 {
@@ -57,7 +57,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
         storage.turn(Time::ZERO);
         while let Some(report) = storage.next_report() {
             let StorageReport::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
-            ended[tag.0 as usize] += 1;
+            ended[tag as usize] += 1;
         }
     }
     assert!(ended.iter().all(|&times| times == 1), "each ends exactly once");
@@ -75,7 +75,7 @@ fn more_operations_than_the_queue() -> Option<EngineStats> {
 fn a_readable_watched_descriptor_ends_a_sleep() {
     let pool = pool();
     let Some(engine) = uring(&pool) else { return };
-    let mut storage = Storage::<Tag>::new(Box::new(engine));
+    let mut storage = Storage::<u64>::new(Box::new(engine));
     let bell = rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap();
     let watched = [bell.as_raw_fd()];
     for round in 0..3 {
@@ -106,8 +106,8 @@ fn dropping_storage_waits_for_its_operations() {
     unsafe { pool.bytes(&mut buffer) }.fill(0x5A);
     // SAFETY: the buffer outlives the storage.
     let span = unsafe { pool.span(&buffer, 0, 1 << 20) };
-    let _ = storage.submit(Time::ZERO, Tag(1), &opened.backend, Operation::write(0, span, true));
-    let _ = storage.submit(Time::ZERO, Tag(2), &opened.backend, Operation::flush());
+    let _ = storage.submit(Time::ZERO, 1, &opened.backend, Operation::write(0, span, true));
+    let _ = storage.submit(Time::ZERO, 2, &opened.backend, Operation::flush());
     drop(storage);
     assert!(std::fs::read(file.path()).unwrap().iter().all(|&byte| byte == 0x5A));
     pool.release(buffer);
@@ -129,7 +129,7 @@ fn a_file_that_retires_is_closed() {
         let closing = ClosingMedium::of(&opened.backend, opened.files);
         // SAFETY: the buffer outlives the storage.
         let span = unsafe { pool.span(&buffer, 0, 4096) };
-        let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::read(0, span));
+        let _ = storage.submit(Time::ZERO, round, &opened.backend, Operation::read(0, span));
         assert!(!storage.release_if_idle(&closing), "the read is running");
         while storage.next_report().is_none() {
             storage.sleep(&[], None);
@@ -137,7 +137,7 @@ fn a_file_that_retires_is_closed() {
         }
         assert!(storage.release_if_idle(&closing));
         // A flush comes last, and must not keep it open.
-        let _ = storage.submit(Time::ZERO, Tag(round), &opened.backend, Operation::flush());
+        let _ = storage.submit(Time::ZERO, round, &opened.backend, Operation::flush());
         while storage.next_report().is_none() {
             storage.sleep(&[], None);
             storage.turn(Time::ZERO);

@@ -60,7 +60,7 @@ fn a_held_operation_is_cancelled_at_once() {
     let inner = open_null(1 << 20, READ_ONLY).unwrap().backend;
     let slow: Arc<dyn Backend> = Arc::new(Delay::new(inner, Duration::from_secs(1000)));
     for mut rig in Rig::each() {
-        let submitted = rig.storage.submit(rig.now, Tag(7), &slow, Operation::flush());
+        let submitted = rig.storage.submit(rig.now, 7, &slow, Operation::flush());
         let Submitted::UnderWay(key) = submitted else { panic!("{submitted:?}") };
         assert!(!rig.storage.turn(rig.now));
         rig.storage.cancel(key);
@@ -71,7 +71,7 @@ fn a_held_operation_is_cancelled_at_once() {
         assert_eq!(rig.storage.in_flight(), 0);
         // A stale timer has no effect, even on an operation in the same slot.
         let later = rig.now + Duration::from_secs(1);
-        let _ = rig.storage.submit(later, Tag(8), &slow, Operation::flush());
+        let _ = rig.storage.submit(later, 8, &slow, Operation::flush());
         rig.storage.turn(rig.now + Duration::from_secs(1000));
         assert!(rig.storage.next_report().is_none());
         rig.storage.cancel(key);

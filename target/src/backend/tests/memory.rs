@@ -82,7 +82,7 @@ fn zeroing_memory_lets_other_operations_run() {
         rig.write(&backend, at * MIB, &[0xA5; MIB as usize], false).unwrap();
     }
     let zeroes = Operation::write_zeroes(0, 8 * MIB, false, true);
-    let submitted = rig.storage.submit(rig.now, Tag(7), &backend, zeroes);
+    let submitted = rig.storage.submit(rig.now, 7, &backend, zeroes);
     assert!(matches!(submitted, Submitted::UnderWay(_)), "{submitted:?}");
     for step in 1..=8 {
         assert!(rig.storage.next_report().is_none(), "over before step {step}");
@@ -112,7 +112,7 @@ fn zeroing_of_memory_is_aborted_between_steps() {
     let mut rig = Rig::each().remove(0);
     let backend = open_memory(1 << 30, WRITABLE).unwrap().backend;
     let zeroes = Operation::write_zeroes(0, 1 << 30, false, false);
-    let submitted = rig.storage.submit(rig.now, Tag(7), &backend, zeroes);
+    let submitted = rig.storage.submit(rig.now, 7, &backend, zeroes);
     let Submitted::UnderWay(key) = submitted else { panic!("{submitted:?}") };
     rig.now = rig.storage.deadline().unwrap();
     rig.storage.turn(rig.now);

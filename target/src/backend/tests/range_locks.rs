@@ -133,7 +133,7 @@ fn a_waiting_operation_is_cancelled_at_once() {
         let mut holder = Operation::write_zeroes(0, 8192, false, false);
         assert!(matches!(backend.start(Time::ZERO, &mut holder), Step::Call(_)));
         let zeroes = Operation::write_zeroes(4096, 4096, false, false);
-        let submitted = rig.storage.submit(rig.now, Tag(7), &backend, zeroes);
+        let submitted = rig.storage.submit(rig.now, 7, &backend, zeroes);
         let Submitted::UnderWay(key) = submitted else { panic!("{submitted:?}") };
         for _ in 0..20 {
             rig.now = rig.storage.deadline().unwrap();
@@ -154,7 +154,7 @@ fn dropping_storage_ends_waits_and_releases_locks() {
         let (_file, backend) = buffered(&[1; 8192]);
         let submit = |rig: &mut Rig| {
             let zeroes = Operation::write_zeroes(0, 8192, false, false);
-            rig.storage.submit(rig.now, Tag(7), &backend, zeroes)
+            rig.storage.submit(rig.now, 7, &backend, zeroes)
         };
         let submitted = [submit(&mut rig), submit(&mut rig)];
         assert!(submitted.iter().all(|one| matches!(one, Submitted::UnderWay(_))));

@@ -7,7 +7,7 @@ const READ_BYTES: u32 = 64 << 10;
 const READS: u64 = 64;
 
 struct Hot {
-    storage: Storage<Tag>,
+    storage: Storage<u64>,
     pool: Pool,
     backend: Arc<dyn Backend>,
     _file: tempfile::NamedTempFile,
@@ -30,13 +30,13 @@ impl Hot {
         let buffer = self.pool.allocate(READ_BYTES).expect("there is enough");
         // SAFETY: the buffer is never released, and the pool outlives the storage.
         let span = unsafe { self.pool.span(&buffer, 0, READ_BYTES) };
-        self.storage.submit(Time::ZERO, Tag(tag), &self.backend, Operation::read(0, span))
+        self.storage.submit(Time::ZERO, tag, &self.backend, Operation::read(0, span))
     }
 
     fn ended(&mut self) -> Vec<(u64, bool)> {
         let reports = std::iter::from_fn(|| self.storage.next_report());
-        let ended = |report: StorageReport<Tag>| match report {
-            StorageReport::Done { tag, result } => (tag.0, result.is_ok()),
+        let ended = |report: StorageReport<u64>| match report {
+            StorageReport::Done { tag, result } => (tag, result.is_ok()),
             StorageReport::NotCancelled { .. } => panic!("{report:?}"),
         };
         reports.map(ended).collect()

@@ -121,7 +121,7 @@ impl Engine for Device {
 struct Load {
     pool: Pool,
     buffer: crate::core_context::pool::Buffer,
-    storage: Storage<Tag>,
+    storage: Storage<u64>,
     backend: Arc<dyn Backend>,
     device: Device,
     answered: u64,
@@ -145,7 +145,7 @@ impl Load {
         let span = unsafe { self.pool.span(&self.buffer, 0, CALL_BYTES) };
         let read = Operation::read(0, span);
         let now = self.device.now.get();
-        match self.storage.submit(now, Tag(tag), &self.backend, read) {
+        match self.storage.submit(now, tag, &self.backend, read) {
             Submitted::UnderWay(key) => key,
             Submitted::Over(result) => panic!("{result:?}"),
         }
@@ -158,7 +158,7 @@ impl Load {
             let StorageReport::Done { tag, result: Ok(()) } = report else { panic!("{report:?}") };
             self.answered += 1;
             self.device.pass(ANSWER);
-            self.submit(tag.0);
+            self.submit(tag);
         }
         self.device.pass(Duration::from_micros(1));
     }
@@ -250,6 +250,6 @@ fn a_held_call_can_be_cancelled() {
     assert_eq!(load.device.cancelled(), 1);
     load.storage.turn(load.device.now.get());
     let report = load.storage.next_report();
-    assert!(matches!(report, Some(StorageReport::NotCancelled { tag: Tag(2) })), "{report:?}");
+    assert!(matches!(report, Some(StorageReport::NotCancelled { tag: 2 })), "{report:?}");
     assert_eq!(load.device.inside(), 3);
 }
