@@ -33,6 +33,19 @@ pub(crate) enum StepDecision {
     Skip(&'static str),
 }
 
+/// Error of a step that a missing tool keeps from checking. The run goes on, and the step is not
+/// recorded as passed.
+#[derive(Debug)]
+pub(crate) struct NotChecked(pub(crate) &'static str);
+
+impl std::error::Error for NotChecked {}
+
+impl fmt::Display for NotChecked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
 impl CiStep {
     /// Decides whether to run the step, given the commit at which it last passed.
     pub(crate) fn decide(&self, full: bool, passed_at: Option<&str>) -> StepDecision {

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
-use super::step::{CiStep, When};
+use super::step::{CiStep, NotChecked, When};
 use crate::{lab, sim, tidy};
 
 /// Files that link with rdma-core or load it.
@@ -165,15 +165,11 @@ fn packages() -> Result<()> {
 /// access to fetch its database of advisories.
 fn dependencies() -> Result<()> {
     if !succeeds(&["deny", "--version"]) {
-        eprintln!(
-            "skipped: licences and advisories of dependencies, because cargo-deny is not installed"
-        );
-        return Ok(());
+        bail!(NotChecked("cargo-deny is not installed"));
     }
     cargo("deny check licenses bans sources")?;
     if !succeeds(&["deny", "fetch", "db"]) {
-        eprintln!("skipped: advisories, because `cargo deny fetch db` cannot fetch their database");
-        return Ok(());
+        bail!(NotChecked("`cargo deny fetch db` cannot fetch the database of advisories"));
     }
     cargo("deny check advisories")
 }
@@ -195,8 +191,7 @@ fn deliberate_bugs() -> Result<()> {
 /// Tests the build for distributions, which links with rdma-core, if its headers are installed.
 fn linked() -> Result<()> {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {
-        eprintln!("skipped: linking with rdma-core, because libibverbs-dev is not installed");
-        return Ok(());
+        bail!(NotChecked("libibverbs-dev is not installed"));
     }
     cargo("test --package feedrail-rdma --lib --features link-rdma-core linked")
 }
