@@ -1,6 +1,7 @@
 //! A running target: the threads that serve the exports of a configuration.
 
 use std::io;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,14 @@ impl Target {
         let cores = config.cores.count();
         let mut assembly = Assembly::new(registry, cores).map_err(StartError::Pool)?;
         let associations = Arc::clone(&assembly.associations);
+        // All exports are open, and threads have what this one has left. The kernel lets files of
+        // RDMA devices be used only with the rights of the moment in which they were opened. Where
+        // there are none, addresses come first, so that an error can name who has a port.
+        let rdma_devices = rdma::sysfs::devices(Path::new(rdma::sysfs::CLASS));
+        let has_rdma_devices = rdma_devices.is_some_and(|devices| !devices.is_empty());
+        if has_rdma_devices {
+            crate::confinement::enter_thread();
+        }
         let (listening, not_listening) =
             listen_everywhere(&mut assembly.devices, associations.registry(), config)?;
         let pins = match &config.cores {
@@ -95,8 +104,9 @@ impl Target {
         };
         tell_of_few_cores(&config.cores);
         let options = RuntimeOptions { polling: config.polling, pins };
-        // All exports are open and all ports bound; the threads have what this one has left.
-        crate::confinement::enter_thread();
+        if !has_rdma_devices {
+            crate::confinement::enter_thread();
+        }
         let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
         let listeners =

@@ -72,8 +72,8 @@ pub(super) struct DaemonArguments {
     management_read_only: Option<PathBuf>,
 
     /// Whether the daemon gives up what it does not need once it serves: off, warn (the kernel logs
-    /// system calls that it would refuse) or on (a refused call ends the process); off when left
-    /// out; overrides the configuration
+    /// system calls that it would refuse) or on (a refused call ends the process); as far as the
+    /// kernel can when left out; overrides the configuration
     #[arg(long, value_name = "MODE", value_enum)]
     confinement: Option<ConfinementMode>,
 

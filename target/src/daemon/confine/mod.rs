@@ -49,7 +49,7 @@ pub(super) fn prepare(
     config: &Config,
     source: Option<ConfigSource>,
 ) -> Result<Confinement, ConfinementError> {
-    let mode = config.confinement.unwrap_or(ConfinementMode::Off);
+    let mode = config.confinement.unwrap_or(ConfinementMode::On);
     let is_required = config.confinement == Some(ConfinementMode::On);
     let mut confinement = Confinement { mode, is_required, has_paths: false, missing: Vec::new() };
     if mode != ConfinementMode::On {

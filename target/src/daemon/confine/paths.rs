@@ -15,7 +15,7 @@ use crate::config::Config;
 const RULES: ABI = ABI::V5;
 /// Files and folders that are read at run time: statistics and devices of the machine, its id, and
 /// the libraries of RDMA devices that appear.
-const READ: [&str; 9] = [
+const READ: [&str; 10] = [
     "/proc",
     "/sys",
     "/etc/machine-id",
@@ -23,6 +23,7 @@ const READ: [&str; 9] = [
     "/etc/libibverbs.d",
     "/usr/lib",
     "/usr/lib64",
+    "/usr/local/lib",
     "/lib",
     "/lib64",
 ];
@@ -52,6 +53,10 @@ fn rules(config: &Config) -> Result<RulesetCreated, RulesetError> {
     let change = AccessFs::WriteFile | AccessFs::Truncate;
     for path in READ {
         ruleset = allow(ruleset, Path::new(path), read)?;
+    }
+    let search_path = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    for path in std::env::split_paths(&search_path).filter(|path| path.is_absolute()) {
+        ruleset = allow(ruleset, &path, read)?;
     }
     for path in GROUPS.iter().filter(|_| config.shared_memory_group.is_some()) {
         ruleset = allow(ruleset, Path::new(path), read)?;
