@@ -86,14 +86,14 @@ pub mod error {
 pub mod stepped {
     //! Target without threads and clock, which its caller drives, for simulators.
     //!
-    //! A [`Registry`] opens the exports of a configuration, an [`Assembly`] adds devices to it, and
-    //! [`Stepped`] does everything that is due at the given time. Each core has an [`Engine`] for
-    //! the system calls of its backends.
+    //! An [`Inventory`] opens the exports of a configuration, an [`Assembly`] adds devices to it,
+    //! and [`Stepped`] does everything that is due at the given time. Each core has an [`Engine`]
+    //! for the system calls of its backends.
 
     pub use crate::controller::{Associations, Controller};
     pub use crate::driver::assembly::Assembly;
     pub use crate::driver::stepped::{LiveChange, Stepped};
-    pub use crate::inventory::Registry;
+    pub use crate::inventory::Inventory;
     pub use crate::inventory::open::{Decorate, OpenPurpose};
     pub use crate::inventory::port::Port;
     pub use crate::poll_group::{PollGroupStats, Turn};

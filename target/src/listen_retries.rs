@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rdma::LocalAddress;
 
 use crate::driver::devices::Devices;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::port::Port;
 use crate::listen_error::AddressError;
 
@@ -88,8 +88,8 @@ impl MissingAddresses {
 
 impl UnsharedPorts {
     /// Creates the list after the start, which has logged the failures of these ports.
-    pub(crate) fn at_start(devices: &Devices, registry: &Registry) -> Self {
-        let ports = registry.ports().into_iter().filter(|port| !devices.listen_beside(port));
+    pub(crate) fn at_start(devices: &Devices, inventory: &Inventory) -> Self {
+        let ports = inventory.ports().into_iter().filter(|port| !devices.listen_beside(port));
         let tried = |port: Arc<Port>| {
             (port.configured_address(), FailedTries { count: 1, wait: 2, error: String::new() })
         };

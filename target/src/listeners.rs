@@ -16,7 +16,7 @@ use crate::applied_config::AppliedConfig;
 use crate::config::{Config, PortConfig, ProviderChoice};
 use crate::controller::Associations;
 use crate::driver::devices::{DeviceRole, Devices};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::error::{ChangeError, ReloadError};
 use crate::inventory::open::OpenPurpose;
 use crate::inventory::open_warnings::log_unopened;
@@ -127,19 +127,19 @@ impl DeviceOptions {
 /// Listens on all ports of a configuration. Returns an error only if no address can be served.
 pub(crate) fn listen_everywhere(
     devices: &mut Devices,
-    registry: &Registry,
+    inventory: &Inventory,
     config: &Config,
 ) -> Result<(Vec<Listening>, Vec<NotListening>), AddressError> {
     let options = DeviceOptions::of(config);
-    for port in missing_wildcards(registry, &config.ports) {
-        registry.add_port(&port);
+    for port in missing_wildcards(inventory, &config.ports) {
+        inventory.add_port(&port);
     }
     let (mut serves_one, mut first_error) = (false, None);
-    let ports = registry.ports();
+    let ports = inventory.ports();
     let addresses: BTreeSet<IpAddr> =
         ports.iter().map(|port| port.configured_address().ip()).collect();
     for address in addresses {
-        let of_address = registry.ports_of(address);
+        let of_address = inventory.ports_of(address);
         match add_device(devices, &options, address, &of_address) {
             Ok(_) => serves_one = true,
             Err(error) => {
@@ -248,7 +248,7 @@ fn listen_over_shm(
 
 /// Creates ports for those addresses of this machine that a wildcard address stands for and that
 /// have no port yet.
-fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Port>> {
+fn missing_wildcards(inventory: &Inventory, configs: &[PortConfig]) -> Vec<Arc<Port>> {
     let mut wildcards = configs.iter().filter(|config| config.is_wildcard()).peekable();
     if wildcards.peek().is_none() {
         return Vec::new();
@@ -257,7 +257,7 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
         tracing::warn!(%error, "cannot list the addresses of this machine");
         Vec::new()
     });
-    let ports = registry.ports();
+    let ports = inventory.ports();
     let mut taken: BTreeSet<_> = ports.iter().map(|port| port.configured_address()).collect();
     let mut ids = taken_ids(&ports, configs);
     let mut missing = Vec::new();
@@ -265,7 +265,7 @@ fn missing_wildcards(registry: &Registry, configs: &[PortConfig]) -> Vec<Arc<Por
         // Subsystems added or removed at a wildcard address apply to addresses that appear later
         // too.
         let sibling = ports.iter().find(|port| port.is_of(config));
-        let served = sibling.map_or_else(|| registry.subsystems(), |port| port.subsystems());
+        let served = sibling.map_or_else(|| inventory.subsystems(), |port| port.subsystems());
         for ip in local.iter().map(|local| local.ip).filter(|ip| config.stands_for(*ip)) {
             let address = SocketAddr::new(ip, config.address.port());
             let Some(id) = free_id(&ids).filter(|_| taken.insert(address)) else { continue };
@@ -334,7 +334,7 @@ impl Listeners {
         applied: Arc<AppliedConfig>,
     ) -> Self {
         let options = DeviceOptions::of(config);
-        let unshared = Mutex::new(UnsharedPorts::at_start(&devices, associations.registry()));
+        let unshared = Mutex::new(UnsharedPorts::at_start(&devices, associations.inventory()));
         Self { associations, options, devices: Mutex::new(devices), applied, unshared }
     }
 
@@ -359,9 +359,9 @@ impl Listeners {
     /// See [`ChangeError`]. Nothing has changed then.
     pub(crate) fn add_listener(&self, nqn: &Nqn, address: SocketAddr) -> Result<(), ChangeError> {
         let mut devices = self.devices();
-        let registry = self.associations.registry();
-        registry.find_subsystem(nqn)?;
-        if !registry.listens_at(address) {
+        let inventory = self.associations.inventory();
+        inventory.find_subsystem(nqn)?;
+        if !inventory.listens_at(address) {
             let ip = address.ip();
             if ip.is_unspecified() || ip.is_multicast() || address.port() == 0 {
                 return Err(AddressError::NoInterface(address).into());
@@ -422,8 +422,8 @@ impl Listeners {
             for port in &new {
                 try_address(&config, port.configured_address().ip())?;
             }
-            let registry = self.associations.registry();
-            let changes = registry.try_edit(|edit| edit.reload(&config, &new))?;
+            let inventory = self.associations.inventory();
+            let changes = inventory.try_edit(|edit| edit.reload(&config, &new))?;
             return Ok(EditReport { changes, ..EditReport::default() });
         }
         let opened = new.iter().try_for_each(|port| self.open(&mut devices, port));
@@ -442,7 +442,7 @@ impl Listeners {
 
     /// Creates the ports that a configuration adds, except for wildcard addresses.
     fn new_ports(&self, config: &Config) -> Result<Vec<Arc<Port>>, ReloadError> {
-        let ports = self.associations.registry().ports();
+        let ports = self.associations.inventory().ports();
         let mut new = Vec::new();
         for wanted in config.ports.iter().filter(|wanted| !wanted.is_wildcard()) {
             if ports.iter().any(|port| port.is_of(wanted)) {
@@ -461,7 +461,7 @@ impl Listeners {
     /// Returns a port to open at an address: the configured one that could not be listened on so
     /// far, or a new one.
     fn unbound_port(&self, address: SocketAddr) -> Result<Arc<Port>, AddressError> {
-        let ports = self.associations.registry().ports();
+        let ports = self.associations.inventory().ports();
         if let Some(port) = ports.iter().find(|port| port.configured_address() == address) {
             return Ok(Arc::clone(port));
         }
@@ -480,11 +480,11 @@ impl Listeners {
     }
 
     fn try_open(&self, devices: &mut Devices, port: &Arc<Port>) -> Result<(), AddressError> {
-        let registry = self.associations.registry();
+        let inventory = self.associations.inventory();
         let ip = port.configured_address().ip();
-        let others = registry.ports_of(ip);
+        let others = inventory.ports_of(ip);
         let is_known = others.iter().any(|other| Arc::ptr_eq(other, port));
-        if !is_known && registry.ports().len() >= MAX_PORTS {
+        if !is_known && inventory.ports().len() >= MAX_PORTS {
             return Err(AddressError::TooMany);
         }
         if devices.serve(ip, DeviceRole::Main) {
@@ -507,7 +507,7 @@ impl Listeners {
         }
         share_memory(devices, &self.options, std::slice::from_ref(port), &mut self.unshared());
         if !is_known {
-            registry.add_port(port);
+            inventory.add_port(port);
         }
         tracing::info!(address = %port.address(), "listening");
         Ok(())
@@ -515,12 +515,12 @@ impl Listeners {
 
     /// Stops listening on ports without subsystems that the configuration does not have.
     fn close_unwanted(&self, devices: &mut Devices) {
-        let registry = self.associations.registry();
+        let inventory = self.associations.inventory();
         let configs = self.applied.ports();
         let is_configured = |port: &Port| configs.iter().any(|config| port.is_of(config));
-        for port in registry.ports() {
+        for port in inventory.ports() {
             if !is_configured(&port) && port.subsystems().is_empty() {
-                registry.remove_port(&port);
+                inventory.remove_port(&port);
                 devices.close(&port);
                 self.associations.end_discovery_at(&port);
                 tracing::info!(address = %port.address(), "no longer listening");
@@ -532,12 +532,12 @@ impl Listeners {
     /// once a second.
     pub(crate) fn look(&self, missing: &mut MissingAddresses) {
         let mut devices = self.devices();
-        let registry = self.associations.registry();
+        let inventory = self.associations.inventory();
         let is_missing = |devices: &Devices, port: &Port| {
             !port.is_bound() || !devices.serve(port.configured_address().ip(), DeviceRole::Main)
         };
-        let mut ports = missing_wildcards(registry, &self.applied.ports());
-        let known = registry.ports();
+        let mut ports = missing_wildcards(inventory, &self.applied.ports());
+        let known = inventory.ports();
         share_memory(&mut devices, &self.options, &known, &mut self.unshared());
         ports.extend(known.into_iter().filter(|port| is_missing(&devices, port)));
         if ports.is_empty() {
@@ -569,7 +569,7 @@ impl Listeners {
                 }
                 Err(error) => {
                     missing.note(address, error.to_string());
-                    show_failed(registry, &port);
+                    show_failed(inventory, &port);
                 }
             }
         }
@@ -589,11 +589,11 @@ impl Listeners {
 
 /// Adds a port that a wildcard address stands for to the inventory, so that it is shown although
 /// the target cannot listen on it yet.
-fn show_failed(registry: &Registry, port: &Arc<Port>) {
-    let ports = registry.ports();
+fn show_failed(inventory: &Inventory, port: &Arc<Port>) {
+    let ports = inventory.ports();
     let is_known = ports.iter().any(|known| Arc::ptr_eq(known, port));
     if !is_known && ports.len() < MAX_PORTS {
-        registry.add_port(port);
+        inventory.add_port(port);
     }
 }
 

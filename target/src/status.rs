@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::controller::Controller;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::port::{Port, PortState};
 use crate::inventory::subsystem::Subsystem;
 use crate::metrics::latency::LatencyStats;
@@ -19,7 +19,7 @@ const MOST_LISTED: usize = 100;
 /// Source of the status page's data.
 pub(crate) struct TargetStatus<'a> {
     pub(crate) snapshot: &'a TargetSnapshot,
-    pub(crate) registry: &'a Registry,
+    pub(crate) inventory: &'a Inventory,
     pub(crate) controllers: &'a [Arc<Controller>],
 }
 
@@ -44,15 +44,15 @@ impl TargetStatus<'_> {
     }
 
     fn addresses(&self) -> Value {
-        let mut ports = self.registry.ports();
+        let mut ports = self.inventory.ports();
         // Addresses that need attention come first, since the list is cut.
         ports.sort_by_cached_key(|port| matches!(port.state(), PortState::Listening { .. }));
         listed(ports.iter(), |port: &Arc<Port>| json!(port.status()))
     }
 
     fn subsystems(&self) -> Value {
-        let subsystems = self.registry.subsystems();
-        let ports = self.registry.ports();
+        let subsystems = self.inventory.subsystems();
+        let ports = self.inventory.ports();
         let describe = |subsystem: &Arc<Subsystem>| {
             let nqn = subsystem.nqn.as_str();
             let addresses = ports.iter().filter(|port| port.serves(subsystem));
@@ -116,7 +116,7 @@ impl TargetStatus<'_> {
 
     /// Files of exported directories that are not namespaces, with the reasons.
     fn left_out(&self) -> Value {
-        let subsystems = self.registry.subsystems();
+        let subsystems = self.inventory.subsystems();
         let files: Vec<_> = subsystems.iter().map(|subsystem| subsystem.left_out_files()).collect();
         let examples = files.iter().flat_map(|files| &files.examples).take(MOST_LISTED);
         let describe = |(path, reason): &(std::path::PathBuf, String)| json!({ "path": path.to_string_lossy(), "reason": reason });

@@ -14,7 +14,7 @@ use crate::driver::file_watch::{close_removed, watch_files};
 use crate::driver::periodic::Periodic;
 use crate::driver::threads::{Runtime, RuntimeError, RuntimeOptions, tell_of_few_cores};
 use crate::driver::turn_mark::TurnWatch;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::error::ExportError;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::open::OpenPurpose;
@@ -84,9 +84,9 @@ impl Target {
         config: &Config,
         source: Option<ConfigSource>,
     ) -> Result<Self, StartError> {
-        let registry = Registry::open(config, OpenPurpose::Serve)?;
+        let inventory = Inventory::open(config, OpenPurpose::Serve)?;
         let cores = config.cores.count();
-        let mut assembly = Assembly::new(registry, cores).map_err(StartError::Pool)?;
+        let mut assembly = Assembly::new(inventory, cores).map_err(StartError::Pool)?;
         let associations = Arc::clone(&assembly.associations);
         // All exports are open, and threads have what this one has left. The kernel lets files of
         // RDMA devices be used only with the rights of the moment in which they were opened. Where
@@ -97,7 +97,7 @@ impl Target {
             crate::confinement::enter_thread();
         }
         let (listening, not_listening) =
-            listen_everywhere(&mut assembly.devices, associations.registry(), config)?;
+            listen_everywhere(&mut assembly.devices, associations.inventory(), config)?;
         let pins = match &config.cores {
             Cores::Count(_) => Vec::new(),
             Cores::Pinned(list) => list.clone(),
@@ -168,7 +168,7 @@ impl Target {
             mapped_read_bytes: sum.engine.mapped_read_bytes,
             buffered_read_bytes: sum.engine.buffered_read_bytes,
             direct_read_bytes: sum.engine.direct_read_bytes,
-            ..self.associations.registry().io_stats()
+            ..self.associations.inventory().io_stats()
         };
         Stats {
             uptime_ms: u64::try_from(self.runtime.uptime().as_millis()).unwrap_or(u64::MAX),
@@ -180,9 +180,9 @@ impl Target {
             system_calls: SystemCallStats::of(&sum.engine, &sum.network),
             network: sum.network,
             pool: sum.pool,
-            cache: self.associations.registry().cache_room().stats(),
+            cache: self.associations.inventory().cache_room().stats(),
             resident_bytes: resident_bytes().unwrap_or(0),
-            storage_errors: self.associations.registry().storage_errors(NAMESPACES_REPORTED),
+            storage_errors: self.associations.inventory().storage_errors(NAMESPACES_REPORTED),
             peer_errors: self.associations.peer_errors().worst(PEERS_REPORTED),
         }
     }
@@ -201,16 +201,16 @@ impl Target {
     pub(crate) fn status(&self) -> String {
         let status = TargetStatus {
             snapshot: &self.snapshot(),
-            registry: self.associations.registry(),
+            inventory: self.associations.inventory(),
             controllers: &self.associations.controllers(),
         };
         status.to_json().to_string()
     }
 
     fn snapshot(&self) -> TargetSnapshot {
-        let registry = self.associations.registry();
-        let subsystems = registry.subsystems();
-        let subsystems = subsystems.iter().map(|of| subsystem_snapshot(registry, of)).collect();
+        let inventory = self.associations.inventory();
+        let subsystems = inventory.subsystems();
+        let subsystems = subsystems.iter().map(|of| subsystem_snapshot(inventory, of)).collect();
         TargetSnapshot { stats: self.stats(), turns: self.runtime.turn_stats(), subsystems }
     }
 
@@ -220,7 +220,7 @@ impl Target {
         self.runtime.stop(timeout);
         self.associations.stop();
         // Only now the last removed namespaces have become idle.
-        self.associations.registry().close_idle();
+        self.associations.inventory().close_idle();
     }
 
     /// Closes every connection and stops the target.
@@ -229,14 +229,14 @@ impl Target {
     }
 }
 
-fn subsystem_snapshot(registry: &Registry, subsystem: &Subsystem) -> SubsystemSnapshot {
+fn subsystem_snapshot(inventory: &Inventory, subsystem: &Subsystem) -> SubsystemSnapshot {
     let namespaces = subsystem.namespaces();
     SubsystemSnapshot {
         nqn: subsystem.nqn.to_string(),
         namespaces: namespaces.iter().count(),
         size_bytes: namespaces.iter().map(|namespace| namespace.exact_bytes).sum(),
         media_errors: subsystem.errors.media(),
-        io: registry.io_of(subsystem),
+        io: inventory.io_of(subsystem),
         used: namespaces.iter().filter_map(|namespace| used_namespace(namespace)).collect(),
     }
 }

@@ -13,8 +13,8 @@ use std::time::Duration;
 use feedrail_target::Config;
 use feedrail_target::stepped::Assembly;
 use feedrail_target::stepped::Inline;
+use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::OpenPurpose;
-use feedrail_target::stepped::Registry;
 use feedrail_target::stepped::Stepped;
 use feedrail_target::stepped::Turn;
 use feedrail_target::testing::Delay;
@@ -82,18 +82,16 @@ impl HostWorld {
     fn new() -> Self {
         let network = SimNetwork::new(1, SimConfig::default());
         let open = |address: [u8; 4]| network.device(address.into(), 1).expect("it is free");
-        let registry =
-            Registry::open_with(
-                &config(),
-                OpenPurpose::Check,
-                &|namespace, backend| match namespace.name.as_str() {
+        let inventory =
+            Inventory::open_with(&config(), OpenPurpose::Check, &|namespace, backend| {
+                match namespace.name.as_str() {
                     "slow" => Arc::new(Delay::new(backend, Duration::from_micros(300))),
                     _ => backend,
-                },
-            );
-        let registry = registry.expect("memory can be exported");
+                }
+            });
+        let inventory = inventory.expect("memory can be exported");
         let device = open(TARGET);
-        let mut assembly = Assembly::new(Arc::clone(&registry), 1).expect("memory is to be had");
+        let mut assembly = Assembly::new(Arc::clone(&inventory), 1).expect("memory is to be had");
         let refused = assembly.add::<Sim>(device.clone()).expect("the device has room");
         assert!(refused.is_empty(), "{refused:?}");
         let target = Stepped::new(assembly, || Box::new(Inline::new()));
@@ -101,7 +99,7 @@ impl HostWorld {
             now: Time::from_nanos(1),
             target,
             device,
-            address: registry.ports()[0].address(),
+            address: inventory.ports()[0].address(),
             hostile: FuzzHost::new(open(HOSTILE)),
             witness: Witness::new(open(WITNESS), WITNESS_NQN, PRIVATE),
             network,

@@ -34,13 +34,13 @@ impl Associations {
         &self,
         edit: impl FnOnce(&mut Edit<'_>) -> Result<T, E>,
     ) -> Result<(T, EditReport), E> {
-        let (value, mut applied) = self.registry.edit(edit)?;
+        let (value, mut applied) = self.inventory.edit(edit)?;
         if applied.changes_access {
             self.end_refused();
         }
         if let Some(generation) = applied.generation {
             // The timeout keeps a stuck core from delaying the notification for ever.
-            self.registry.publication().wait_adopted(generation, ADOPTION_TIMEOUT);
+            self.inventory.publication().wait_adopted(generation, ADOPTION_TIMEOUT);
         }
         self.announce(&applied);
         let changes = std::mem::take(&mut applied.changes);
@@ -77,7 +77,7 @@ impl Associations {
         let mut timeout = CLOSE_TIMEOUT;
         let close = |one: NamespaceChange| {
             let (nsid, name) = (one.namespace.nsid, one.namespace.name().to_owned());
-            let closed = self.registry.close(one, timeout);
+            let closed = self.inventory.close(one, timeout);
             if closed == Closed::Busy {
                 // Storage had that time for the other namespaces as well.
                 timeout = Duration::ZERO;
@@ -95,7 +95,7 @@ impl Associations {
         nsid: Nsid,
         protected: bool,
     ) -> Result<(), ChangeError> {
-        let subsystem = self.registry.find_subsystem(nqn)?;
+        let subsystem = self.inventory.find_subsystem(nqn)?;
         let namespace = subsystem.find_namespace(nsid)?;
         if !namespace.writable {
             let refused = || ChangeError::ReadOnly { nqn: nqn.to_string(), nsid };
@@ -105,7 +105,7 @@ impl Associations {
         let mut changed = protected && namespace.protect(true);
         let (sender, kept) = channel::bounded(1);
         let keep = move |result| _ = sender.send(result);
-        if self.registry.keep_protection(&subsystem, &namespace, protected, keep) {
+        if self.inventory.keep_protection(&subsystem, &namespace, protected, keep) {
             let kept = kept.recv().unwrap_or(Err(ProtectionError::WriterEnded));
             if let Err(error) = kept {
                 if changed {
@@ -132,7 +132,7 @@ impl Associations {
         group: Option<AnaGroupId>,
         state: AnaState,
     ) -> Result<(), ChangeError> {
-        let ana = self.registry.ana(nqn, address)?;
+        let ana = self.inventory.ana(nqn, address)?;
         let is_meant = |one: &AnaGroupId| group.is_none_or(|group| group == *one);
         if ana.set(AnaGroupId::all().filter(is_meant), state) {
             let group = group.map(AnaGroupId::get);
@@ -145,7 +145,7 @@ impl Associations {
     /// Advances the timers of groups in ANA Change state by one second, and makes those
     /// inaccessible that reach ANATT. Called once a second.
     pub(crate) fn end_ana_transitions(&self) {
-        for port in self.registry.ports() {
+        for port in self.inventory.ports() {
             for ana in port.ana_of_all().iter().filter(|ana| ana.second_passed()) {
                 tracing::warn!(
                     address = %port.address(),

@@ -10,7 +10,7 @@ use super::command_trace::CommandTrace;
 use super::event::CloseReason;
 use super::kind::ControllerKind;
 use super::state::{Controller, NewController};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::{Admissions, ConnectionPermit, Full};
@@ -24,7 +24,7 @@ use crate::metrics::peer_errors::PeerErrorTable;
 /// permits, and the rate of log messages about them.
 #[derive(Debug)]
 pub struct Associations {
-    pub(super) registry: Arc<Registry>,
+    pub(super) inventory: Arc<Inventory>,
     live: Mutex<LiveControllers>,
     stopping: AtomicBool,
     peer_errors: PeerErrorTable,
@@ -58,9 +58,9 @@ struct Controllers {
 }
 
 impl Associations {
-    /// Creates the state, without associations, for the subsystems of `registry`.
-    pub fn new(registry: Arc<Registry>) -> Arc<Self> {
-        let limits = registry.limits();
+    /// Creates the state, without associations, for the subsystems of `inventory`.
+    pub fn new(inventory: Arc<Inventory>) -> Arc<Self> {
+        let limits = inventory.limits();
         let live = LiveControllers {
             hosts: Controllers::new(limits.cntlids),
             discovery: Controllers::new(CntlidRange::ALL),
@@ -70,7 +70,7 @@ impl Associations {
             }),
         };
         Arc::new(Self {
-            registry,
+            inventory,
             live: Mutex::new(live),
             stopping: AtomicBool::new(false),
             peer_errors: PeerErrorTable::default(),
@@ -85,8 +85,8 @@ impl Associations {
     }
 
     /// Subsystems, namespaces and ports that the target exports.
-    pub fn registry(&self) -> &Arc<Registry> {
-        &self.registry
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        &self.inventory
     }
 
     /// Trace of I/O commands, which runs only at an operator's request.
@@ -103,7 +103,7 @@ impl Associations {
 
     /// Live controllers of the subsystem that a namespace belongs to.
     pub(super) fn controllers_with(&self, namespace: &Namespace) -> Vec<Arc<Controller>> {
-        let subsystem = self.registry.subsystem_of(namespace);
+        let subsystem = self.inventory.subsystem_of(namespace);
         subsystem.map(|subsystem| self.controllers_of(&subsystem)).unwrap_or_default()
     }
 
@@ -158,12 +158,12 @@ impl Associations {
     /// Takes a permit for a connection of a party (an IP address or a local user). The limits hold
     /// for all devices and subsystems together.
     pub(crate) fn admit(&self, party: Party) -> Result<ConnectionPermit, Full> {
-        self.admissions.admit(party, self.registry.limits())
+        self.admissions.admit(party, self.inventory.limits())
     }
 
     /// Checks whether [`Associations::admit`] would succeed now, without taking a permit.
     pub(crate) fn may_admit(&self, party: Party) -> Result<(), Full> {
-        self.admissions.check(party, self.registry.limits())
+        self.admissions.check(party, self.inventory.limits())
     }
 
     pub(crate) fn forget(&self, controller: &Controller) {

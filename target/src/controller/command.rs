@@ -69,7 +69,7 @@ pub(super) enum ControlCommand {
 /// blocks were converted to bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoWork {
-    /// Index of the namespace, for `Registry::namespace`.
+    /// Index of the namespace, for `Inventory::namespace`.
     pub namespace: NamespaceIndex,
     /// NSID of the namespace in its subsystem.
     pub nsid: Nsid,

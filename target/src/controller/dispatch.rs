@@ -32,7 +32,7 @@ impl Queue {
     /// # Errors
     /// The outcome with which to complete the command immediately.
     pub fn parse(&mut self, now: Time, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
-        let exports = self.associations.registry().exports();
+        let exports = self.associations.inventory().exports();
         self.parse_in(&exports, now, sqe)
     }
 

@@ -76,7 +76,7 @@ impl Associations {
     fn served_in(&self, scope: DrainScope) -> Vec<(Nqn, SocketAddr, Arc<AnaStates>)> {
         let DrainScope { nqn, address } = scope;
         let mut served = Vec::new();
-        for port in self.registry().ports() {
+        for port in self.inventory().ports() {
             let at = port.address();
             for subsystem in port.subsystems() {
                 let meant = nqn.is_none_or(|nqn| nqn == subsystem.nqn)

@@ -261,7 +261,7 @@ fn make_association(
         return Err(invalid(ConnectParameter::CNTLID));
     }
     let nqn = data.subsystem().map_err(invalid)?;
-    let (kind, ana, place) = if queue.associations.registry().is_discovery(&nqn) {
+    let (kind, ana, place) = if queue.associations.inventory().is_discovery(&nqn) {
         (ControllerKind::Discovery, Arc::default(), None)
     } else {
         let found = queue.port.find(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
@@ -309,7 +309,7 @@ fn join_association(
     };
     let nqn = data.subsystem().map_err(invalid)?;
     // The discovery service has no I/O queues.
-    if queue.associations.registry().is_discovery(&nqn) {
+    if queue.associations.inventory().is_discovery(&nqn) {
         return Err(invalid(ConnectParameter::QID));
     }
     let controller = queue.associations.controller(data.cntlid()).ok_or_else(gone)?;

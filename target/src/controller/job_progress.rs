@@ -123,7 +123,7 @@ impl Controller {
             }
             admin.kept(id, result.is_ok());
         };
-        associations.registry().keep_protection(
+        associations.inventory().keep_protection(
             subsystem,
             &protect.namespace,
             protect.protected,

@@ -67,7 +67,7 @@ impl Associations {
         what: &dyn fmt::Display,
         error: BackendError,
     ) {
-        let Some(namespace) = self.registry.namespace(namespace) else {
+        let Some(namespace) = self.inventory.namespace(namespace) else {
             tracing::error!("{what} failed on a namespace that was removed: {error}");
             return;
         };
@@ -84,7 +84,7 @@ impl Associations {
         self.announce_health(namespace);
         if self.storage_log_rate.admit(now) {
             let nqn =
-                self.registry.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
+                self.inventory.subsystem_of(namespace).map(|subsystem| subsystem.nqn.to_string());
             tracing::error!(
                 nqn, nsid = %namespace.nsid, name = namespace.name(), path = ?namespace.path(),
                 "{what} failed: {error}"
@@ -100,8 +100,8 @@ impl Associations {
         }
         let TracedCommand { work, stages, .. } = command;
         let what = Attempt { work, range };
-        let namespace = self.registry.namespace(work.namespace);
-        let subsystem = namespace.as_ref().and_then(|one| self.registry.subsystem_of(one));
+        let namespace = self.inventory.namespace(work.namespace);
+        let subsystem = namespace.as_ref().and_then(|one| self.inventory.subsystem_of(one));
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let CommandStages { buffer, fetch, storage } = *stages;
         tracing::warn!(

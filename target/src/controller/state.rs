@@ -90,8 +90,8 @@ impl Controller {
             ControllerKind::Discovery => Arc::default(),
         };
         let support = Support::of(&new.kind);
-        let io_queues = associations.registry().limits().io_queues;
-        let mut limits = associations.registry().limits().clone();
+        let io_queues = associations.inventory().limits().io_queues;
+        let mut limits = associations.inventory().limits().clone();
         if let ControllerKind::Discovery = new.kind {
             limits.max_transfer_bytes = limits.max_transfer_bytes.min(ANONYMOUS_TRANSFER_BYTES);
         }
@@ -109,7 +109,7 @@ impl Controller {
             start_logged: associations.log_rate().allows_all(new.now, LIFE_MESSAGES),
             limits,
             stage: Stage::new(),
-            later_serial: associations.registry().exports().next_serial(),
+            later_serial: associations.inventory().exports().next_serial(),
             keep_alive_ms: AtomicU32::new(new.keep_alive_ms),
             shared: Mutex::new(SharedState {
                 cc: Cc::new(),
@@ -135,7 +135,7 @@ impl Controller {
     /// Returns the NQN of the target's discovery service.
     pub(super) fn discovery_nqn(&self) -> Nqn {
         let associations = self.associations.upgrade();
-        associations.map_or(Nqn::DISCOVERY, |associations| associations.registry().discovery_nqn())
+        associations.map_or(Nqn::DISCOVERY, |associations| associations.inventory().discovery_nqn())
     }
 
     /// Records that the host has identified a namespace, if its NSID is a reused one.
@@ -143,7 +143,7 @@ impl Controller {
         if self.knows(namespace) {
             return;
         }
-        let exports = self.associations.upgrade().map(|of| of.registry().exports());
+        let exports = self.associations.upgrade().map(|of| of.inventory().exports());
         let is_there = |index: &NamespaceIndex| {
             exports.as_ref().is_some_and(|exports| exports.namespace(*index).is_some())
         };

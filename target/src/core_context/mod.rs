@@ -27,7 +27,7 @@ use crate::backend::{BackendError, Operation};
 use crate::controller::command_trace::TracedCommand;
 use crate::controller::{Associations, IoWork};
 use crate::doorbell::Doorbell;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::published::CoreExports;
 use crate::limits::peer::PeerOrigin;
@@ -57,7 +57,7 @@ pub(crate) struct CoreContext {
     /// Whether another thread rang the core's doorbell since the previous turn.
     pub(crate) rung: bool,
     /// Ports, subsystems and namespaces of the target.
-    pub registry: Arc<Registry>,
+    pub inventory: Arc<Inventory>,
     /// Exported namespaces as this core uses them in this turn.
     pub(crate) exports: CoreExports,
     /// Controllers of the target, one for each association.
@@ -84,16 +84,16 @@ impl CoreContext {
         buffers: CoreBuffers,
         bell: &Arc<Doorbell>,
     ) -> Self {
-        let registry = Arc::clone(associations.registry());
-        let exports = registry.publication().join(Arc::clone(bell));
-        let io_stats = registry.open_core_io_stats();
-        let slow = registry.limits().slow_command;
+        let inventory = Arc::clone(associations.inventory());
+        let exports = inventory.publication().join(Arc::clone(bell));
+        let io_stats = inventory.open_core_io_stats();
+        let slow = inventory.limits().slow_command;
         let slow_nanos =
             slow.map_or(u64::MAX, |slow| slow.as_nanos().try_into().unwrap_or(u64::MAX));
         Self {
             now: Time::ZERO,
             rung: false,
-            registry,
+            inventory,
             exports,
             associations,
             io_stats,

@@ -9,7 +9,7 @@ use super::metrics_address::MetricsAddress;
 use crate::config::{Config, Cores, PortConfig};
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::driver::threads;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::listeners::{Reachable, try_address};
 use crate::management::SocketPlace;
 use crate::storage::Uring;
@@ -19,11 +19,11 @@ use crate::target::StartError;
 ///
 /// # Errors
 /// One line for each problem that would prevent the start.
-pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
+pub(super) fn check(config: &Config) -> Result<Arc<Inventory>, Vec<String>> {
     let mut problems = Vec::new();
-    let registry = Registry::check(config);
-    let registry =
-        registry.map_err(|errors| problems.extend(errors.iter().map(ToString::to_string))).ok();
+    let inventory = Inventory::check(config);
+    let inventory =
+        inventory.map_err(|errors| problems.extend(errors.iter().map(ToString::to_string))).ok();
     problems.extend(pool(config).err());
     problems.extend(Uring::new(None).map(drop).map_err(|error| error.to_string()).err());
     problems.extend(cores(&config.cores));
@@ -32,7 +32,7 @@ pub(super) fn check(config: &Config) -> Result<Arc<Registry>, Vec<String>> {
     problems.extend(sockets.map(|error| error.to_string()));
     problems.extend(config.metrics.and_then(|address| metrics(address).err()));
     problems.extend(addresses(config));
-    registry.filter(|_| problems.is_empty()).ok_or(problems)
+    inventory.filter(|_| problems.is_empty()).ok_or(problems)
 }
 
 /// Checks that the address space of the buffer pool can be reserved.

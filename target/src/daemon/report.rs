@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::lines::LineWriter;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::target::Target;
 
 /// Writer of the JSON lines on standard output.
@@ -69,8 +69,8 @@ impl StdoutReport {
     }
 
     /// Writes `checked` for each subsystem of a configuration without errors.
-    pub(super) fn checked(&self, registry: &Registry) {
-        for subsystem in registry.subsystems() {
+    pub(super) fn checked(&self, inventory: &Inventory) {
+        for subsystem in inventory.subsystems() {
             self.say(&json!({
                 "event": "checked",
                 "nqn": subsystem.nqn.as_str(),

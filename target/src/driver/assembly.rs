@@ -10,7 +10,7 @@ use crate::controller::Associations;
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::doorbell::Doorbell;
 use crate::driver::devices::{Acceptors, CoreDoor, DeviceRole, Devices};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::port::Port;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::{PollGroupBuilder, StopRequest};
@@ -33,14 +33,14 @@ impl ListenError {
 }
 
 impl Assembly {
-    /// Creates the parts for `cores` cores that export the namespaces of `registry`, without
+    /// Creates the parts for `cores` cores that export the namespaces of `inventory`, without
     /// devices.
     ///
     /// # Errors
     /// The memory of the buffer pool or a doorbell cannot be created.
-    pub fn new(registry: Arc<Registry>, cores: usize) -> io::Result<Self> {
-        let associations = Associations::new(registry);
-        let limits = associations.registry().limits();
+    pub fn new(inventory: Arc<Inventory>, cores: usize) -> io::Result<Self> {
+        let associations = Associations::new(inventory);
+        let limits = associations.inventory().limits();
         let plan = PoolPlan::new(limits.pool_bytes, cores, limits.block_bytes());
         let memory = PoolMemory::new(plan.memory_bytes(), limits.max_transfer_bytes as usize)?;
         let stop_request = Arc::new(StopRequest::default());
@@ -78,7 +78,7 @@ impl Assembly {
         P::Group: Send,
         P::Cm: Send,
     {
-        let ports = self.associations.registry().ports_of(device.local_ip());
+        let ports = self.associations.inventory().ports_of(device.local_ip());
         self.devices.add::<P>(device, DeviceRole::Main, &ports)
     }
 }

@@ -59,7 +59,7 @@ impl DirectoryWatch {
         let stop = Arc::<AtomicBool>::default();
         let (ended, over) = channel::bounded::<()>(0);
         let config = applied.get();
-        let files = WatchedFiles::of(associations.registry(), &config);
+        let files = WatchedFiles::of(associations.inventory(), &config);
         let mut follower = Follower {
             associations,
             applied: Arc::clone(&applied),
@@ -123,7 +123,7 @@ impl Follower {
                 Wake::Applied => {
                     self.applied.note_seen();
                     config = self.applied.get();
-                    self.files.apply(self.associations.registry(), &config);
+                    self.files.apply(self.associations.inventory(), &config);
                 }
                 Wake::Timeout => {}
             }

@@ -27,7 +27,7 @@ pub(crate) fn watch_files(associations: Arc<Associations>) -> io::Result<Periodi
 /// # Errors
 /// The thread cannot be created.
 pub(crate) fn close_removed(associations: Arc<Associations>) -> io::Result<Periodic> {
-    Periodic::start("feedrail-close", move || associations.registry().close_idle())
+    Periodic::start("feedrail-close", move || associations.inventory().close_idle())
 }
 
 /// Check of all files, and its position in the list of namespaces.
@@ -44,9 +44,9 @@ impl Round {
 
     /// Checks the next files, the available memory, and how much of it the target may lock.
     fn look(&mut self, now: rdma::Time) {
-        self.associations.registry().cache_room().look();
+        self.associations.inventory().cache_room().look();
         MemoryRoom::of_process().look_again();
-        let namespaces = self.associations.registry().namespaces();
+        let namespaces = self.associations.inventory().namespaces();
         // All namespaces, since a process that wants to change a file may wait for this.
         namespaces.iter().for_each(|namespace| namespace.keep_in_memory());
         for _ in 0..FILES_AT_ONCE.min(namespaces.len()) {
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::doorbell::Doorbell;
-    use crate::inventory::Registry;
+    use crate::inventory::Inventory;
     use crate::inventory::close::Closed;
     use crate::inventory::open::OpenPurpose;
 
@@ -83,14 +83,14 @@ mod tests {
              allow_any_host = true\n[[subsystem.namespace]]\npath = \"shard\"\n{keys}\n"
         );
         let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-        let registry = Registry::open(&config, OpenPurpose::Check).expect("opened");
-        Round::new(Associations::new(registry))
+        let inventory = Inventory::open(&config, OpenPurpose::Check).expect("opened");
+        Round::new(Associations::new(inventory))
     }
 
     impl Round {
         fn generation(&mut self) -> u64 {
             self.look(Time::ZERO);
-            self.associations.registry().namespaces()[0].generation()
+            self.associations.inventory().namespaces()[0].generation()
         }
     }
 
@@ -100,17 +100,17 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         fs::write(folder.path().join("shard"), [1; 4096]).expect("written");
         let round = round(folder.path(), "");
-        let registry = round.associations.registry();
-        let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
+        let inventory = round.associations.inventory();
+        let mut core = inventory.publication().join(Doorbell::new().expect("a descriptor"));
         let nqn = Nqn::new(NQN).expect("valid");
-        let removed = registry.edit(|edit| edit.remove_namespace(&nqn, Nsid(1)));
+        let removed = inventory.edit(|edit| edit.remove_namespace(&nqn, Nsid(1)));
         let removed = removed.expect("it is there").1.closing().remove(0);
         assert!(core.follow());
-        assert_eq!(registry.close(removed, Duration::ZERO), Closed::Busy);
+        assert_eq!(inventory.close(removed, Duration::ZERO), Closed::Busy);
         let _closes = close_removed(Arc::clone(&round.associations)).expect("a thread");
         core.report_idle();
         assert!(!core.follow());
-        while registry.closing() > 0 {
+        while inventory.closing() > 0 {
             let _ = channel::never::<()>().recv_timeout(Duration::from_millis(10));
         }
     }
@@ -166,6 +166,6 @@ mod tests {
         let first = round.generation();
         fs::write(&path, [1; 4096]).expect("written");
         assert_eq!(round.generation(), first);
-        assert!(round.associations.registry().namespaces()[0].health().shrank());
+        assert!(round.associations.inventory().namespaces()[0].health().shrank());
     }
 }

@@ -14,7 +14,7 @@ use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
 use crate::driver::devices::{Acceptors, DeviceRole, Devices};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::apply::Applied;
 use crate::inventory::edit::namespaces::NewNamespace;
@@ -72,7 +72,7 @@ impl Stepped {
         P::Group: Send,
         P::Cm: Send,
     {
-        let ports = self.registry().ports_of(device.local_ip());
+        let ports = self.inventory().ports_of(device.local_ip());
         let refused = self.devices.add::<P>(device, DeviceRole::Main, &ports)?;
         self.acceptors.obey();
         Ok(refused)
@@ -126,9 +126,9 @@ impl Stepped {
                 associations.edit(|edit| edit.change_hosts(nqn, change))?;
             }
             LiveChange::ToggleNamespace(nsid) => {
-                let registry = associations.registry();
-                let is_there = registry.find_subsystem(nqn)?.namespace(nsid).is_some();
-                let (_, applied) = registry.edit(|edit| match is_there {
+                let inventory = associations.inventory();
+                let is_there = inventory.find_subsystem(nqn)?.namespace(nsid).is_some();
+                let (_, applied) = inventory.edit(|edit| match is_there {
                     true => edit.remove_namespace(nqn, nsid),
                     false => edit.add_namespace(nqn, zeros(nsid)).map(drop),
                 })?;
@@ -140,13 +140,13 @@ impl Stepped {
 
     /// Number of namespaces whose change not all cores have adopted, or that are not closed yet.
     pub fn unfinished_changes(&self) -> usize {
-        self.unannounced.len() + self.registry().closing()
+        self.unannounced.len() + self.inventory().closing()
     }
 
     /// Notifies hosts of the changes that all cores have adopted, and closes idle namespaces.
     fn finish_changes(&mut self) {
-        let registry = self.associations.registry();
-        let publication = registry.publication();
+        let inventory = self.associations.inventory();
+        let publication = inventory.publication();
         let is_known = |applied: &mut Applied| {
             let is_adopted = |generation| publication.wait_adopted(generation, Duration::ZERO);
             applied.generation.is_none_or(is_adopted)
@@ -155,10 +155,10 @@ impl Stepped {
             self.associations.announce(&applied);
             for closing in applied.closing() {
                 // A busy namespace is closed in a later turn.
-                let _ = registry.close(closing, Duration::ZERO);
+                let _ = inventory.close(closing, Duration::ZERO);
             }
         }
-        registry.close_idle();
+        inventory.close_idle();
     }
 
     /// Gives the group of a core no turn before a time, as if other threads kept the core busy. No
@@ -170,8 +170,8 @@ impl Stepped {
     }
 
     /// Ports, subsystems and namespaces that the target exports.
-    pub fn registry(&self) -> &Arc<Registry> {
-        self.associations.registry()
+    pub fn inventory(&self) -> &Arc<Inventory> {
+        self.associations.inventory()
     }
 
     /// Live controllers of the target, and its state about hosts.

@@ -6,7 +6,7 @@ use crate::inventory::open::OpenPurpose;
 use crate::inventory::plan::{OpenedNamespace, Plan};
 use crate::inventory::published::{ExportsNumber, NamespaceChange, OwnedNamespace};
 use crate::inventory::report::{ExportChange, UnopenedFile};
-use crate::inventory::{NextSerials, Registry};
+use crate::inventory::{Inventory, NextSerials};
 
 /// Edit that has been published. Its caller tells hosts of it, and closes the removed namespaces.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Applied {
     }
 }
 
-impl Registry {
+impl Inventory {
     /// Makes an edit. Returns the value of `edit` and what hosts have to be told.
     ///
     /// # Errors
@@ -59,7 +59,7 @@ impl Registry {
     /// Plans an edit without making it. Returns the changes that it would make.
     ///
     /// # Errors
-    /// The same as those of [`Registry::edit`].
+    /// The same as those of [`Inventory::edit`].
     pub(crate) fn try_edit<E: From<ExportError>>(
         &self,
         edit: impl FnOnce(&mut Edit<'_>) -> Result<(), E>,
@@ -92,7 +92,7 @@ impl Plan<'_> {
         }
         let changes = self.changes();
         let Plan { edit, added, unopened } = self;
-        let Edit { registry, exports: _, subsystems, steps, removed, altered, listed, .. } = edit;
+        let Edit { inventory, exports: _, subsystems, steps, removed, altered, listed, .. } = edit;
         *serials = edit.serials;
         for (subsystem, listed) in listed {
             subsystem.set_left_out_files(listed.left_out);
@@ -102,23 +102,23 @@ impl Plan<'_> {
         for SubsystemStep { subsystem, kind } in &steps {
             match kind {
                 StepKind::Remove => {
-                    registry.ports().iter().for_each(|port| _ = port.remove(subsystem));
+                    inventory.ports().iter().for_each(|port| _ = port.remove(subsystem));
                 }
                 StepKind::Unserve(port) => _ = port.remove(subsystem),
                 StepKind::Allow(hosts) => subsystem.set_hosts(hosts.clone()),
                 StepKind::Add | StepKind::Serve(_) => {}
             }
         }
-        *registry.lock_subsystems() = subsystems;
+        *inventory.lock_subsystems() = subsystems;
         for OwnedNamespace { subsystem, namespace } in &removed {
             subsystem.note_removed(namespace.nsid);
         }
         let added: Vec<_> = added.into_iter().map(|OpenedNamespace { owned, .. }| owned).collect();
-        let generation = registry.publish(&removed, &added, &altered);
+        let generation = inventory.publish(&removed, &added, &altered);
         for SubsystemStep { subsystem, kind } in &steps {
             match kind {
                 StepKind::Serve(port) => _ = port.add(subsystem),
-                StepKind::Remove => registry.close_io_stats(subsystem),
+                StepKind::Remove => inventory.close_io_stats(subsystem),
                 StepKind::Add | StepKind::Allow(_) | StepKind::Unserve(_) => {}
             }
         }
@@ -127,7 +127,7 @@ impl Plan<'_> {
     }
 }
 
-impl Registry {
+impl Inventory {
     /// Publishes the latest exports with these changes, if there are any.
     fn publish(
         &self,
@@ -166,79 +166,79 @@ mod tests {
         NQN.parse().expect("valid")
     }
 
-    fn registry() -> Arc<Registry> {
+    fn inventory() -> Arc<Inventory> {
         let text = format!(
             "management = \"socket\"\n[[port]]\naddress = \"127.0.0.1\"\n\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\nread_only = true\n"
         );
         let config = Config::from_toml(Path::new("/t.toml"), &text).expect("valid");
-        Registry::open(&config, OpenPurpose::Check).expect("opened")
+        Inventory::open(&config, OpenPurpose::Check).expect("opened")
     }
 
-    fn exported(registry: &Registry) -> Vec<(u32, String, u64)> {
-        let namespaces = registry.namespaces();
+    fn exported(inventory: &Inventory) -> Vec<(u32, String, u64)> {
+        let namespaces = inventory.namespaces();
         namespaces.iter().map(|one| (one.nsid.0, one.name().to_owned(), one.exact_bytes)).collect()
     }
 
     #[test]
     fn an_edit_that_fails_changes_nothing() {
-        let registry = registry();
-        let (before, generation) = (exported(&registry), registry.exports().generation());
+        let inventory = inventory();
+        let (before, generation) = (exported(&inventory), inventory.exports().generation());
         let medium = Medium::File { path: "/no/such/file".into(), root: None };
         let spec = NamespaceSpec::new("gone".into(), medium, false);
         let new = NewNamespace { nsid: None, spec, bdev: "gone".into(), opened: None };
-        let edited = registry.edit(|edit| {
+        let edited = inventory.edit(|edit| {
             edit.remove_namespace(&nqn(), Nsid(1))?;
             edit.add_namespace(&nqn(), new)
         });
         let error = edited.expect_err("there is no file");
         assert!(matches!(error, ChangeError::Export(ExportError::Open { .. })), "{error}");
-        assert_eq!(exported(&registry), before);
-        assert_eq!(registry.exports().generation(), generation);
-        assert_eq!(registry.try_edit(|edit| edit.remove_namespace(&nqn(), Nsid(9))).ok(), None);
-        let tried = registry.try_edit(|edit| edit.remove_namespace(&nqn(), Nsid(1)));
+        assert_eq!(exported(&inventory), before);
+        assert_eq!(inventory.exports().generation(), generation);
+        assert_eq!(inventory.try_edit(|edit| edit.remove_namespace(&nqn(), Nsid(9))).ok(), None);
+        let tried = inventory.try_edit(|edit| edit.remove_namespace(&nqn(), Nsid(1)));
         assert_eq!(tried.expect("it is there").len(), 1);
-        assert_eq!(exported(&registry), before);
+        assert_eq!(exported(&inventory), before);
     }
 
     /// A configuration file cannot have them either.
     #[test]
     fn empty_texts_are_refused() {
-        let registry = registry();
+        let inventory = inventory();
         let spec = NamespaceSpec::new("n".into(), Medium::Null { size_bytes: 4096 }, false);
         let unnamed = NamespaceSpec { name: String::new(), ..spec.clone() };
         let no_content = NamespaceSpec { content_id: Some(String::new()), ..spec };
         for spec in [unnamed, no_content] {
             let new = NewNamespace { nsid: None, spec, bdev: "n".into(), opened: None };
-            let error = registry.edit(|edit| edit.add_namespace(&nqn(), new)).expect_err("empty");
+            let error = inventory.edit(|edit| edit.add_namespace(&nqn(), new)).expect_err("empty");
             assert!(matches!(error, ChangeError::Name | ChangeError::NoContentId), "{error}");
         }
     }
 
     #[test]
     fn only_another_backend_is_waited_for() {
-        let registry = registry();
-        let mut core = registry.publication().join(Doorbell::new().expect("a descriptor"));
-        let index = registry.namespaces()[0].index;
-        let renamed = registry.edit(|edit| edit.rename_namespace(&nqn(), Nsid(1), "other".into()));
+        let inventory = inventory();
+        let mut core = inventory.publication().join(Doorbell::new().expect("a descriptor"));
+        let index = inventory.namespaces()[0].index;
+        let renamed = inventory.edit(|edit| edit.rename_namespace(&nqn(), Nsid(1), "other".into()));
         let (_, applied) = renamed.expect("it is there");
         assert!(core.follow() && core.draining().is_empty());
         assert_eq!(applied.closing().len(), 0);
         let resize = |edit: &mut Edit<'_>| edit.resize_namespace(&nqn(), Nsid(1), Some(8192));
-        let (bytes, applied) = registry.edit(resize).expect("it is null");
+        let (bytes, applied) = inventory.edit(resize).expect("it is null");
         assert_eq!((bytes, applied.closing().len()), (8192, 1));
         assert!(core.follow());
         assert_eq!(core.draining().len(), 1);
         assert_eq!(core.namespace(index).map(|one| one.exact_bytes), Some(8192));
-        let (bytes, applied) = registry.edit(resize).expect("it has that size");
+        let (bytes, applied) = inventory.edit(resize).expect("it has that size");
         assert_eq!((bytes, applied.generation), (8192, None));
-        assert_eq!(exported(&registry), [(1, "other".to_owned(), 8192)]);
+        assert_eq!(exported(&inventory), [(1, "other".to_owned(), 8192)]);
     }
 
     #[test]
     fn a_slot_of_a_removed_subsystem_is_used_again() {
-        let registry = registry();
+        let inventory = inventory();
         let add = |name: &str| {
             let nqn: Nqn = name.parse().expect("valid");
             let new = NewSubsystem {
@@ -249,15 +249,15 @@ mod tests {
                 deallocate: true,
                 nsid_last: None,
             };
-            registry.edit(|edit| edit.add_subsystem(new)).expect("a new name");
-            let index = registry.subsystem(&nqn).expect("it is there").index;
+            inventory.edit(|edit| edit.add_subsystem(new)).expect("a new name");
+            let index = inventory.subsystem(&nqn).expect("it is there").index;
             (index.slot, index.serial)
         };
         assert_eq!(add("nqn.2026-01.io.feedrail:a"), (1, 1));
-        registry.edit(|edit| edit.remove_subsystem(&nqn())).expect("it is there");
-        assert_eq!(exported(&registry), []);
+        inventory.edit(|edit| edit.remove_subsystem(&nqn())).expect("it is there");
+        assert_eq!(exported(&inventory), []);
         assert_eq!(add("nqn.2026-01.io.feedrail:b"), (0, 2));
-        let error = registry.edit(|edit| edit.remove_subsystem(&nqn())).expect_err("it is gone");
+        let error = inventory.edit(|edit| edit.remove_subsystem(&nqn())).expect_err("it is gone");
         assert!(matches!(error, ChangeError::NoSubsystem(_)), "{error}");
     }
 }

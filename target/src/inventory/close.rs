@@ -6,7 +6,7 @@ use std::time::Duration;
 use rdma::Time;
 
 use crate::backend::{Backend, BackendError, Operation};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::published::NamespaceChange;
 use crate::storage::{Inline, Storage, StorageReport, Submitted};
@@ -15,7 +15,7 @@ use crate::storage::{Inline, Storage, StorageReport, Submitted};
 pub(crate) enum Closed {
     /// The namespace was idle: it has been flushed, with this result, and closed.
     Flushed(Result<(), BackendError>),
-    /// Operations still ran at the timeout. [`Registry::close_idle`] closes it when they have
+    /// Operations still ran at the timeout. [`Inventory::close_idle`] closes it when they have
     /// ended.
     Busy,
 }
@@ -33,9 +33,9 @@ impl Closed {
     }
 }
 
-impl Registry {
+impl Inventory {
     /// Waits until a removed namespace is idle on all cores, flushes it, and closes it. If that
-    /// takes longer than `timeout`, a later [`Registry::close_idle`] closes it.
+    /// takes longer than `timeout`, a later [`Inventory::close_idle`] closes it.
     pub(crate) fn close(&self, removed: NamespaceChange, timeout: Duration) -> Closed {
         if self.publication().wait_idle(removed.generation, timeout) {
             return Closed::Flushed(flush(removed));
@@ -57,7 +57,7 @@ impl Registry {
         self.leaving().len()
     }
 
-    /// Flushes and closes the removed namespaces that have become idle since [`Registry::close`].
+    /// Flushes and closes the removed namespaces that have become idle since [`Inventory::close`].
     pub(crate) fn close_idle(&self) {
         let is_idle = |one: &mut NamespaceChange| self.publication().is_idle(one.generation);
         let idle: Vec<_> = self.leaving().extract_if(.., is_idle).collect();

@@ -47,7 +47,7 @@ use crate::metrics::snapshot::{IoStats, StorageErrors};
 /// Ports, subsystems and namespaces of a target. Ports and subsystems change behind locks;
 /// namespaces change by publishing a new generation.
 #[derive(Debug)]
-pub struct Registry {
+pub struct Inventory {
     limits: Limits,
     /// Machine identity from which the identifiers of new subsystems are derived.
     machine: Machine,
@@ -58,11 +58,11 @@ pub struct Registry {
     subsystems: Mutex<Vec<Arc<Subsystem>>>,
     referrals: Referrals,
     publication: Arc<Publication>,
-    /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. [`Registry::edit`] holds the
+    /// Serial numbers of [`NamespaceIndex`] and subsystem indexes. [`Inventory::edit`] holds the
     /// lock, so that edits follow one another.
     serials: Mutex<NextSerials>,
-    /// Removed namespaces that a core still used when [`Registry::close`] timed out;
-    /// [`Registry::close_idle`] closes them.
+    /// Removed namespaces that a core still used when [`Inventory::close`] timed out;
+    /// [`Inventory::close_idle`] closes them.
     leaving: Mutex<Vec<NamespaceChange>>,
     state_dir: PathBuf,
     /// Limit on the page cache that the files of its namespaces may use.
@@ -81,7 +81,7 @@ struct NextSerials {
     subsystem: u32,
 }
 
-impl Registry {
+impl Inventory {
     /// Limits on queues, transfers and resources from the configuration.
     pub fn limits(&self) -> &Limits {
         &self.limits

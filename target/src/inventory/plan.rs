@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::backend::FileKey;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::edit::configuration::Refuse;
 use crate::inventory::edit::{Edit, StepKind, SubsystemStep, WantedNamespace};
 use crate::inventory::error::ExportError;
@@ -61,7 +61,7 @@ impl<'a> Plan<'a> {
             }
             let opened = match opened {
                 Some(opened) => Ok(opened),
-                None => open::open_medium(&config, edit.registry.cache_room()),
+                None => open::open_medium(&config, edit.inventory.cache_room()),
             };
             let opened = match opened {
                 Ok(opened) => opened,
@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
             let namespace = open::make(index, config, opened, decorate);
             let namespace = namespace.of_bdev(bdev).taking_over(takes_over);
             let owned = OwnedNamespace::new(&subsystem, &Arc::new(namespace));
-            if let Err(error) = protections.restore(edit.registry, &owned) {
+            if let Err(error) = protections.restore(edit.inventory, &owned) {
                 refuse(error)?;
             }
             added.push(OpenedNamespace { owned, replaces });
@@ -155,7 +155,7 @@ impl Protections {
     /// Restores the write protection of a namespace.
     fn restore(
         &mut self,
-        registry: &Registry,
+        inventory: &Inventory,
         OwnedNamespace { subsystem, namespace }: &OwnedNamespace,
     ) -> Result<(), ExportError> {
         // Hosts can protect only writable namespaces; a read-only target needs no state file.
@@ -165,8 +165,8 @@ impl Protections {
         let file = match self.0.entry(subsystem.index) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
-                let opened = ProtectionFile::open(&registry.state_dir, &subsystem.nqn);
-                let nothing = || ProtectionFile::nothing(&registry.state_dir, &subsystem.nqn);
+                let opened = ProtectionFile::open(&inventory.state_dir, &subsystem.nqn);
+                let nothing = || ProtectionFile::nothing(&inventory.state_dir, &subsystem.nqn);
                 let (file, failed) = match opened {
                     Ok(file) => (file, Ok(())),
                     // The error of a file is told once.

@@ -16,10 +16,10 @@ use crate::inventory::port::Port;
 use crate::inventory::published::Publication;
 use crate::inventory::referral::Referrals;
 use crate::inventory::report::UnopenedFile;
-use crate::inventory::{NextSerials, Registry};
+use crate::inventory::{Inventory, NextSerials};
 
-impl Registry {
-    /// Opens all namespaces of a configuration and creates the registry that exports them.
+impl Inventory {
+    /// Opens all namespaces of a configuration and creates the inventory that exports them.
     ///
     /// # Errors
     /// The first [`ExportError`]. The files and devices opened before it are closed.
@@ -27,7 +27,7 @@ impl Registry {
         Self::open_with(config, purpose, &|_, backend| backend)
     }
 
-    /// Opens a configuration as [`Registry::open`] does, with backends wrapped by `decorate`.
+    /// Opens a configuration as [`Inventory::open`] does, with backends wrapped by `decorate`.
     ///
     /// # Errors
     /// The first [`ExportError`]. The files and devices opened before it are closed.
@@ -51,7 +51,7 @@ impl Registry {
         };
         let started = Self::start(config, OpenPurpose::Check, &|_, backend| backend, refuse);
         match started {
-            Ok(registry) if errors.is_empty() => Ok(registry),
+            Ok(inventory) if errors.is_empty() => Ok(inventory),
             started => {
                 errors.extend(started.err());
                 Err(errors)
@@ -65,19 +65,19 @@ impl Registry {
         decorate: Decorate<'_>,
         refuse: Refuse<'_>,
     ) -> Result<Arc<Self>, ExportError> {
-        let registry = Arc::new(Self::without_exports(config, purpose)?);
-        let mut serials = registry.serials();
-        let mut edit = Edit::new(&registry, *serials);
+        let inventory = Arc::new(Self::without_exports(config, purpose)?);
+        let mut serials = inventory.serials();
+        let mut edit = Edit::new(&inventory, *serials);
         edit.take_configuration(config, &[], refuse)?;
         let mut plan = Plan::of(edit, decorate, refuse)?;
         refuse_empty(&mut plan, refuse)?;
         plan.apply(purpose, &mut serials)?;
         drop(serials);
-        for subsystem in registry.subsystems() {
+        for subsystem in inventory.subsystems() {
             let namespaces = subsystem.namespaces().len();
             tracing::info!(nqn = %subsystem.nqn, namespaces, "subsystem");
         }
-        Ok(registry)
+        Ok(inventory)
     }
 
     fn without_exports(config: &Config, purpose: OpenPurpose) -> Result<Self, ProtectionError> {

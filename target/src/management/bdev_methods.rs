@@ -10,7 +10,7 @@ use super::iostat::describe_io;
 use super::method::Methods;
 use super::method_params::{BdevFilter, BdevName, IostatFilter, NullSize};
 use super::rpc::{NANOS_PER_SECOND, Params, RpcError, read};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::namespace::Namespace;
 
 impl Methods {
@@ -24,7 +24,7 @@ impl Methods {
         let BdevName { name } = read(params)?;
         let mut bdevs = self.bdevs();
         bdevs.get(&name)?;
-        if self.associations.registry().uses_bdev(&name) {
+        if self.associations.inventory().uses_bdev(&name) {
             let message = format!("{name} is the bdev of a namespace; remove that before");
             return Err(RpcError::invalid_params(message));
         }
@@ -56,7 +56,7 @@ impl Methods {
     /// Resizes the namespace of a bdev. Does nothing without one: its size is read when one is
     /// added.
     fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
-        for subsystem in self.associations.registry().subsystems() {
+        for subsystem in self.associations.inventory().subsystems() {
             for namespace in subsystem.namespaces().iter() {
                 if namespace.bdev.as_deref() == Some(name) {
                     let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
@@ -74,7 +74,7 @@ impl Methods {
             bdevs.get(name)?;
         }
         let wanted = |(other, _): &(&String, &Bdev)| name.as_ref().is_none_or(|one| one == *other);
-        let exported = exported_bdevs(self.associations.registry());
+        let exported = exported_bdevs(self.associations.inventory());
         let describe = |(name, bdev): (&String, &Bdev)| {
             let namespace = exported.get(name).map(Arc::as_ref);
             let (block_bytes, size_bytes) = match namespace {
@@ -101,7 +101,7 @@ impl Methods {
         let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
         let mut described = Vec::new();
         let mut found = BTreeSet::new();
-        for subsystem in self.associations.registry().subsystems() {
+        for subsystem in self.associations.inventory().subsystems() {
             for namespace in subsystem.namespaces().iter() {
                 let name = bdev_name(namespace);
                 if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
@@ -120,8 +120,8 @@ impl Methods {
 }
 
 /// Namespaces that are made of bdevs, by the name of the bdev.
-fn exported_bdevs(registry: &Registry) -> BTreeMap<String, Arc<Namespace>> {
-    let subsystems = registry.subsystems();
+fn exported_bdevs(inventory: &Inventory) -> BTreeMap<String, Arc<Namespace>> {
+    let subsystems = inventory.subsystems();
     let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
     namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
 }

@@ -12,7 +12,7 @@ use super::bdev::{Bdev, Bdevs};
 use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::identifiers::derived_nguid;
 use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::referral::Referral;
@@ -28,10 +28,10 @@ pub(super) fn parts() -> Value {
 
 /// Calls that create the bdevs: those of clients, and one for each namespace of the configuration
 /// file.
-pub(super) fn bdev_calls(bdevs: &Bdevs, registry: &Registry) -> Vec<Value> {
+pub(super) fn bdev_calls(bdevs: &Bdevs, inventory: &Inventory) -> Vec<Value> {
     let named = bdevs.iter().map(|(name, bdev)| bdev_call(name, bdev));
     let mut calls: Vec<_> = named.collect();
-    for subsystem in registry.subsystems() {
+    for subsystem in inventory.subsystems() {
         for namespace in subsystem.namespaces().iter().filter(|one| one.bdev.is_none()) {
             let name = medium_name(&subsystem, namespace);
             calls.push(bdev_call(&name, &Bdev::of_namespace(namespace)));
@@ -69,7 +69,7 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
 }
 
 /// Calls that create referrals, subsystems, and namespaces made of the bdevs.
-pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
+pub(super) fn nvmf_calls(inventory: &Inventory) -> Vec<Value> {
     let referral = |referral: Referral| {
         let mut params = json!({ "address": describe_socket_address(referral.address) });
         if let Some(hosts) = &referral.hosts {
@@ -77,13 +77,13 @@ pub(super) fn nvmf_calls(registry: &Registry) -> Vec<Value> {
         }
         json!({ "method": "nvmf_discovery_add_referral", "params": params })
     };
-    let referrals = registry.referrals().list().into_iter().map(referral);
-    let subsystems = registry.subsystems();
-    let subsystems = subsystems.iter().flat_map(|subsystem| subsystem_calls(registry, subsystem));
+    let referrals = inventory.referrals().list().into_iter().map(referral);
+    let subsystems = inventory.subsystems();
+    let subsystems = subsystems.iter().flat_map(|subsystem| subsystem_calls(inventory, subsystem));
     referrals.chain(subsystems).collect()
 }
 
-fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value> {
+fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Value> {
     let nqn = subsystem.nqn.as_str();
     let hosts = subsystem.hosts();
     let mut calls = vec![json!({
@@ -143,7 +143,7 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
             calls.push(json!({ "method": "feedrail_protect_ns", "params": params }));
         }
     }
-    for port in &registry.ports() {
+    for port in &inventory.ports() {
         let Some(ana) = port.ana(subsystem) else { continue };
         let params = json!({ "nqn": nqn, "listen_address": describe_address(port) });
         calls.push(json!({ "method": "nvmf_subsystem_add_listener", "params": params }));
@@ -160,9 +160,9 @@ fn subsystem_calls(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Value
 }
 
 /// Settings that the calls cannot express, as one line of text each.
-pub(super) fn losses(registry: &Registry) -> Vec<String> {
+pub(super) fn losses(inventory: &Inventory) -> Vec<String> {
     let mut losses = Vec::new();
-    for subsystem in registry.subsystems() {
+    for subsystem in inventory.subsystems() {
         let nqn = subsystem.nqn;
         if subsystem.identity.has_dataset() {
             losses.push(format!("dataset_id of {nqn} is not saved, only the UUIDs that follow"));

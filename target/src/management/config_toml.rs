@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::rpc::RpcError;
 use crate::config::identifiers::derived_nguid;
 use crate::config::{Config, DirectIo, Medium, NamespaceConfig, PortConfig, SubsystemConfig};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::listed::ListedNamespaces;
@@ -23,10 +23,10 @@ use crate::limits::NSID_LAST;
 use crate::reloader::Reloader;
 
 /// Returns the text of the file, and warnings for each thing that it cannot express.
-pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<Value, RpcError> {
+pub(super) fn describe_toml(inventory: &Inventory, reloader: &Reloader) -> Result<Value, RpcError> {
     let (text, config) = reloader.read_file().map_err(RpcError::internal)?;
     let mut document: DocumentMut = text.parse().map_err(RpcError::internal)?;
-    let mut writer = TomlWriter { registry, config: &config, warnings: Vec::new() };
+    let mut writer = TomlWriter { inventory, config: &config, warnings: Vec::new() };
     writer.write(&mut document)?;
     let text = document.to_string();
     Config::from_toml(reloader.path(), &text).map_err(|error| {
@@ -38,7 +38,7 @@ pub(super) fn describe_toml(registry: &Registry, reloader: &Reloader) -> Result<
 /// Updates the tables of a file to the present exports. Tables that are up to date stay as they
 /// are, with their comments.
 struct TomlWriter<'a> {
-    registry: &'a Registry,
+    inventory: &'a Inventory,
     /// Configuration that the file describes.
     config: &'a Config,
     warnings: Vec<String>,
@@ -54,16 +54,16 @@ impl TomlWriter<'_> {
         if subsystems.is_empty() {
             document.remove("subsystem");
         }
-        if !self.registry.referrals().list().is_empty() {
+        if !self.inventory.referrals().list().is_empty() {
             self.warnings.push("referrals are not saved: a configuration has none".to_owned());
         }
         Ok(())
     }
 
     fn ports(&mut self, tables: &mut ArrayOfTables) {
-        let of_registry = self.registry.ports();
+        let of_inventory = self.inventory.ports();
         let of_config = self.config.ports.iter().map(|config| {
-            let port = of_registry.iter().find(|port| port.is_of(config));
+            let port = of_inventory.iter().find(|port| port.is_of(config));
             (config, port)
         });
         for (table, (config, port)) in tables.iter_mut().zip(of_config) {
@@ -78,7 +78,7 @@ impl TomlWriter<'_> {
             }
         }
         let is_new = |port: &&Arc<Port>| !self.config.ports.iter().any(|config| port.is_of(config));
-        for port in of_registry.iter().filter(is_new) {
+        for port in of_inventory.iter().filter(is_new) {
             let mut table = Table::new();
             table.insert("id", value(i64::from(port.id)));
             table.insert("address", value(port.configured_address().to_string()));
@@ -91,7 +91,7 @@ impl TomlWriter<'_> {
 
     fn port(&mut self, table: &mut Table, config: &PortConfig, port: &Port) {
         let served: BTreeSet<Nqn> = port.subsystems().iter().map(|one| one.nqn).collect();
-        let all: BTreeSet<Nqn> = self.registry.subsystems().iter().map(|one| one.nqn).collect();
+        let all: BTreeSet<Nqn> = self.inventory.subsystems().iter().map(|one| one.nqn).collect();
         let said = config.subsystems.as_ref();
         let said = said.map_or(all, |list| list.iter().copied().collect());
         if said != served {
@@ -113,14 +113,14 @@ impl TomlWriter<'_> {
     fn subsystems(&mut self, tables: &mut ArrayOfTables) -> Result<(), RpcError> {
         let of_file = std::mem::take(tables).into_iter().zip(&self.config.subsystems);
         for (mut table, config) in of_file {
-            if let Some(subsystem) = self.registry.subsystem(&config.nqn) {
+            if let Some(subsystem) = self.inventory.subsystem(&config.nqn) {
                 self.subsystem(&mut table, config, &subsystem)?;
                 tables.push(table);
             }
         }
         let is_new =
             |one: &Arc<Subsystem>| !self.config.subsystems.iter().any(|of| of.nqn == one.nqn);
-        for subsystem in self.registry.subsystems().into_iter().filter(is_new) {
+        for subsystem in self.inventory.subsystems().into_iter().filter(is_new) {
             let mut table = new_subsystem(&subsystem);
             self.hosts(&mut table, &subsystem);
             let mut namespaces = ArrayOfTables::new();

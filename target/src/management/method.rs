@@ -31,7 +31,7 @@ use super::trace::{TraceParams, describe_trace};
 use crate::config::{ExportRoots, NamespaceSpec};
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange, VisibilityChange};
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::edit::Edit;
@@ -190,22 +190,22 @@ impl Methods {
     fn get_subsystems(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemFilter { nqn } = read(params)?;
         let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
-        let registry = self.associations.registry();
-        if let Some(nqn) = nqn.filter(|nqn| registry.subsystem(nqn).is_none()) {
+        let inventory = self.associations.inventory();
+        if let Some(nqn) = nqn.filter(|nqn| inventory.subsystem(nqn).is_none()) {
             return Err(RpcError::invalid_params(ChangeError::no_subsystem(&nqn)));
         }
         let wanted = |of: &&Arc<Subsystem>| nqn.is_none_or(|nqn| of.nqn == nqn);
         let describe = |of| self.describe(of);
-        Ok(registry.subsystems().iter().filter(wanted).map(describe).collect())
+        Ok(inventory.subsystems().iter().filter(wanted).map(describe).collect())
     }
 
     fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
-        let registry = self.associations.registry();
-        let ports = ports_of(registry, subsystem);
+        let inventory = self.associations.inventory();
+        let ports = ports_of(inventory, subsystem);
         let addresses = ports.iter().map(|port| describe_address(port));
         let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
         let AllowedHosts { any, listed } = subsystem.hosts();
-        let limits = registry.limits();
+        let limits = inventory.limits();
         json!({
             "nqn": subsystem.nqn.as_str(),
             "subtype": "NVMe",
@@ -227,10 +227,10 @@ impl Methods {
     /// Returns the calls that restore the present exports in another target.
     fn get_config(&self, params: Params) -> Result<Value, RpcError> {
         let BdevName { name } = read(params)?;
-        let registry = self.associations.registry();
+        let inventory = self.associations.inventory();
         match name.as_str() {
-            "bdev" => Ok(config::bdev_calls(&self.bdevs(), registry).into()),
-            "nvmf" => Ok(config::nvmf_calls(registry).into()),
+            "bdev" => Ok(config::bdev_calls(&self.bdevs(), inventory).into()),
+            "nvmf" => Ok(config::nvmf_calls(inventory).into()),
             _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
         }
     }
@@ -242,21 +242,21 @@ impl Methods {
     }
 
     fn load_config(&self, params: Params) -> Result<Value, RpcError> {
-        let registry = self.associations.registry();
-        let mut exported = config::bdev_calls(&self.bdevs(), registry);
-        exported.extend(config::nvmf_calls(registry));
+        let inventory = self.associations.inventory();
+        let mut exported = config::bdev_calls(&self.bdevs(), inventory);
+        exported.extend(config::nvmf_calls(inventory));
         load::load(params, exported, &|method, params| self.call(method, params))
     }
 
     /// Returns the settings that `framework_get_config` cannot express, one line each.
     fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
-        Ok(config::losses(self.associations.registry()).into())
+        Ok(config::losses(self.associations.inventory()).into())
     }
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
         let params: CreateParams = read(params)?;
-        let new = params.subsystem(self.associations.registry().limits().cntlids)?;
+        let new = params.subsystem(self.associations.inventory().limits().cntlids)?;
         self.edit(|edit| edit.add_subsystem(new))?;
         Ok(true.into())
     }
@@ -284,7 +284,7 @@ impl Methods {
     }
 
     fn get_transports(&self, params: Params) -> Result<Value, RpcError> {
-        spdk_framework::transports(params, self.associations.registry().limits())
+        spdk_framework::transports(params, self.associations.inventory().limits())
     }
 
     fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
@@ -296,14 +296,14 @@ impl Methods {
 
     fn add_referral(&self, params: Params) -> Result<Value, RpcError> {
         let params: ReferralParams = read(params)?;
-        self.associations.registry().referrals().add(params.referral()?).map_err(refusal)?;
+        self.associations.inventory().referrals().add(params.referral()?).map_err(refusal)?;
         self.associations.announce_discovery();
         Ok(true.into())
     }
 
     fn remove_referral(&self, params: Params) -> Result<Value, RpcError> {
         let params: ReferralName = read(params)?;
-        self.associations.registry().referrals().remove(params.service()?).map_err(refusal)?;
+        self.associations.inventory().referrals().remove(params.service()?).map_err(refusal)?;
         self.associations.announce_discovery();
         Ok(true.into())
     }
@@ -318,13 +318,13 @@ impl Methods {
             }
             described
         };
-        Ok(self.associations.registry().referrals().list().into_iter().map(describe).collect())
+        Ok(self.associations.inventory().referrals().list().into_iter().map(describe).collect())
     }
 
     fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let registry = self.associations.registry();
-        let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        let inventory = self.associations.inventory();
+        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         let listener = |port: &Arc<Port>| {
             let ana = port.ana(&subsystem)?;
             let states = describe_states(&ana);
@@ -333,7 +333,7 @@ impl Methods {
             described["ana_states"] = states;
             Some(described)
         };
-        Ok(registry.ports().iter().filter_map(listener).collect())
+        Ok(inventory.ports().iter().filter_map(listener).collect())
     }
 
     fn set_ana_state(&self, params: Params) -> Result<Value, RpcError> {
@@ -404,8 +404,8 @@ impl Methods {
     /// Controllers of the subsystem that the parameters name.
     fn controllers_of(&self, params: Params) -> Result<Vec<Arc<Controller>>, RpcError> {
         let SubsystemName { nqn } = read(params)?;
-        let registry = self.associations.registry();
-        let subsystem = registry.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        let inventory = self.associations.inventory();
+        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
         Ok(self.associations.controllers_of(&subsystem))
     }
 
@@ -416,7 +416,7 @@ impl Methods {
 
     fn get_stats(&self, params: Params) -> Result<Value, RpcError> {
         let NoParams {} = read(params)?;
-        let cores = self.associations.registry().io_stats_by_core();
+        let cores = self.associations.inventory().io_stats_by_core();
         let mut stats = describe_stats(&cores, &self.associations.controllers());
         stats["tick_rate"] = NANOS_PER_SECOND.into();
         Ok(stats)
@@ -453,7 +453,7 @@ impl Methods {
         // makes another namespace of it.
         let bdevs = self.bdevs();
         let bdev = bdevs.get(name)?;
-        if self.associations.registry().uses_bdev(name) {
+        if self.associations.inventory().uses_bdev(name) {
             let message = format!("{name} is the bdev of a namespace already");
             return Err(RpcError::invalid_params(message));
         }
@@ -507,7 +507,7 @@ impl Methods {
         let NoParams {} = read(params)?;
         // The lock is held so that no client adds or deletes a bdev meanwhile.
         let _bdevs = self.bdevs();
-        describe_toml(self.associations.registry(), self.reloader()?)
+        describe_toml(self.associations.inventory(), self.reloader()?)
     }
 
     fn reloader(&self) -> Result<&Reloader, RpcError> {
@@ -539,8 +539,8 @@ pub(super) fn refusal(error: ChangeError) -> RpcError {
     }
 }
 
-fn ports_of(registry: &Registry, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
-    registry.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
+fn ports_of(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
+    inventory.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
 }
 
 fn describe_namespace(namespace: &Arc<Namespace>) -> Value {

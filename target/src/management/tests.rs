@@ -10,7 +10,7 @@ use super::*;
 use crate::applied_config::AppliedConfig;
 use crate::config::Config;
 use crate::driver::assembly::Assembly;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::open::OpenPurpose;
 
 const NQN: &str = "nqn.2026-01.io.feedrail:t";
@@ -178,8 +178,8 @@ fn only_the_user_may_connect() {
 
 /// Listeners of a target that nobody drives.
 fn listeners(config: &Config, purpose: OpenPurpose) -> Arc<Listeners> {
-    let registry = Registry::open(config, purpose).expect("opened");
-    let Assembly { associations, devices, .. } = Assembly::new(registry, 1).expect("memory");
+    let inventory = Inventory::open(config, purpose).expect("opened");
+    let Assembly { associations, devices, .. } = Assembly::new(inventory, 1).expect("memory");
     let applied = Arc::new(AppliedConfig::new(config.clone()).expect("a descriptor"));
     Arc::new(Listeners::new(associations, config, devices, applied))
 }

@@ -14,8 +14,8 @@ use std::task::Waker;
 
 use feedrail_target::Config;
 use feedrail_target::stepped::Associations;
+use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::OpenPurpose;
-use feedrail_target::stepped::Registry;
 use feedrail_target::testing::{
     Accepted, CommandOutcome, CommandWork, Execution, IoKind, Queue, QueueEvent,
 };
@@ -61,13 +61,13 @@ fn target(admin: &[Exchange]) -> Arc<Associations> {
          [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = {size_bytes}\nlba_bytes = {lba_bytes}\n"
     );
     let config = Config::from_toml(Path::new("/session.toml"), &text).expect("valid");
-    let registry = Registry::open(&config, OpenPurpose::Check).expect("nothing to open");
-    Associations::new(registry)
+    let inventory = Inventory::open(&config, OpenPurpose::Check).expect("nothing to open");
+    Associations::new(inventory)
 }
 
 fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
     let accepted = Accepted {
-        port: Arc::clone(&target.registry().ports()[0]),
+        port: Arc::clone(&target.inventory().ports()[0]),
         qid: Qid(qid),
         entries: 128,
         peer: std::net::SocketAddr::from(([10, 9, 0, 2], 50_000)).into(),
@@ -75,7 +75,7 @@ fn accept(target: &Arc<Associations>, qid: u16) -> Queue {
         now: Time::ZERO,
         lost: Arc::default(),
     };
-    Queue::new(Arc::clone(target), target.registry().open_core_io_stats(), accepted)
+    Queue::new(Arc::clone(target), target.inventory().open_core_io_stats(), accepted)
 }
 
 /// Replays a command with its data; returns the response and the data for the host, or `None` if it
@@ -203,7 +203,7 @@ fn a_disk_appears_is_used_and_goes() {
     assert_eq!(parked.len(), 1);
     replay_all(&mut admin_queue, &parked);
 
-    let failed = target.registry().io_stats().failed;
+    let failed = target.inventory().io_stats().failed;
     let mut io_queue = accept(&target, 1);
     // The only value that the host took from the kernel's answers: its controller.
     let mut connect = io[0].data.clone();
@@ -211,7 +211,7 @@ fn a_disk_appears_is_used_and_goes() {
     let (cqe, _) = replay(&mut io_queue, &io[0], &connect).expect("an answer");
     check(&io[0], Some(&cqe));
     replay_all(&mut io_queue, &io[1..]);
-    let stats = target.registry().io_stats();
+    let stats = target.inventory().io_stats();
     assert!(stats.reads > 0 && stats.writes > 0 && stats.flushes > 0 && stats.deallocates > 0);
     assert_eq!(stats.failed, failed, "no command of the I/O queue failed");
 

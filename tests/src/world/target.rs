@@ -16,9 +16,9 @@ use feedrail_target::config::{
 use feedrail_target::config::{Machine, SubsystemIdentity};
 use feedrail_target::stepped::Assembly;
 use feedrail_target::stepped::Associations;
+use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::LiveChange;
 use feedrail_target::stepped::OpenPurpose;
-use feedrail_target::stepped::Registry;
 use feedrail_target::stepped::Stepped;
 use feedrail_target::stepped::Stop;
 use feedrail_target::stepped::Turn;
@@ -145,10 +145,11 @@ impl TargetNode {
         let decorate = |config: &NamespaceConfig, opened: Arc<dyn Backend>| {
             self.disks[config.nsid.0 as usize - 1].backend(opened, &self.sim_disks)
         };
-        let registry = Registry::open_with(&config, OpenPurpose::Check, &decorate).expect("disks");
+        let inventory =
+            Inventory::open_with(&config, OpenPurpose::Check, &decorate).expect("disks");
         let cores = config.cores.count();
         let device = self.network.device(self.ip(), cores).expect("nothing has the address");
-        let mut assembly = Assembly::new(registry, cores).expect("memory for a pool");
+        let mut assembly = Assembly::new(inventory, cores).expect("memory for a pool");
         assembly.add::<Sim>(device.clone()).expect("a simulated device has room");
         let target = Stepped::new(assembly, || self.engine());
         let fresh = device.stats();

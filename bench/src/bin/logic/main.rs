@@ -18,8 +18,8 @@ use anyhow::{Context, Result, ensure};
 use feedrail_target::Config;
 use feedrail_target::stepped::Assembly;
 use feedrail_target::stepped::Inline;
+use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::OpenPurpose;
-use feedrail_target::stepped::Registry;
 use feedrail_target::stepped::Stepped;
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property};
@@ -76,8 +76,8 @@ impl LogicWorld {
             provider::ADDRESS
         );
         let config = Config::from_toml(Path::new("logic.toml"), &text)?;
-        let registry = Registry::open_with(&config, OpenPurpose::Check, &|_, backend| backend)?;
-        let mut assembly = Assembly::new(registry, 1)?;
+        let inventory = Inventory::open_with(&config, OpenPurpose::Check, &|_, backend| backend)?;
+        let mut assembly = Assembly::new(inventory, 1)?;
         assembly.add::<InProcess>(device)?;
         let target = Stepped::new(assembly, || Box::new(Inline::new()));
         Ok(Self { wire, target, now: Time::from_nanos(1) })

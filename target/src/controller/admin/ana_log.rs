@@ -14,7 +14,7 @@ pub(super) fn page(controller: &Controller, groups_only: bool) -> Vec<u8> {
     let (Some(subsystem), Some(associations)) = (controller.subsystem(), associations) else {
         return Vec::new();
     };
-    let exports = associations.registry().exports();
+    let exports = associations.inventory().exports();
     let mut groups: BTreeMap<_, Vec<Nsid>> = BTreeMap::new();
     let namespaces = exports.list(subsystem.index).iter();
     for namespace in namespaces.filter(|namespace| namespace.is_visible_to(&controller.host)) {

@@ -22,13 +22,13 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
     let associations = controller.associations.upgrade();
     // Generation Counter. It is read before the entries, so that they are at least as new.
     let changes = associations.as_ref().map_or(0, |associations| associations.discovery_changes());
-    let registry = associations.as_ref().map(|associations| associations.registry());
+    let inventory = associations.as_ref().map(|associations| associations.inventory());
     let own = &controller.port;
     let name = controller.discovery_nqn();
     let here = own.visible_to(&controller.host);
     let mut entries: Vec<_> = here.iter().map(|subsystem| entry(own, subsystem)).collect();
     let mut services = vec![service(own, name, true)];
-    let ports = registry.map(|registry| registry.ports()).unwrap_or_default();
+    let ports = inventory.map(|inventory| inventory.ports()).unwrap_or_default();
     for port in ports.iter().filter(|port| is_beside(own, port)) {
         let there = port.visible_to(&controller.host);
         let shared: Vec<_> = there.iter().filter(|one| has(&here, one)).collect();
@@ -39,7 +39,7 @@ pub(super) fn page(controller: &Controller) -> Vec<u8> {
         entries.extend(shared.into_iter().map(|subsystem| entry(port, subsystem)));
     }
     entries.extend(services);
-    let referrals = registry.map(|registry| registry.referrals().list()).unwrap_or_default();
+    let referrals = inventory.map(|inventory| inventory.referrals().list()).unwrap_or_default();
     let told = referrals.iter().filter(|referral| referral.is_visible_to(&controller.host));
     entries.extend(told.map(|referral| self::referral(referral.address)));
     let header = DiscoveryHeader::new(changes, entries.len() as u64);

@@ -76,7 +76,7 @@ fn smart(controller: &Controller) -> Vec<u8> {
 }
 
 fn smart_log(associations: Option<Arc<Associations>>, subsystem: &Arc<Subsystem>) -> SmartLog {
-    let io = associations.map(|associations| associations.registry().io_stats_of(subsystem));
+    let io = associations.map(|associations| associations.inventory().io_stats_of(subsystem));
     let io = io.unwrap_or_default();
     let mut log = SmartLog::new_zeroed();
     log.available_spare = 100;

@@ -116,7 +116,7 @@ fn namespaces_are_listed_and_described() {
 
     let data = identify(&mut line, Identify::namespace(Cns::NAMESPACE_DESCRIPTORS, Nsid(1)))
         .expect("there");
-    let uuid = associations.registry().namespaces()[0].uuid().into_bytes();
+    let uuid = associations.inventory().namespaces()[0].uuid().into_bytes();
     let descriptors: Vec<_> = Descriptors::new(&data).collect();
     let expected =
         [IdDescriptor::Uuid(uuid), IdDescriptor::Nguid(uuid), IdDescriptor::Csi(Csi::NVM)];
@@ -321,7 +321,7 @@ fn hosts_are_notified_of_a_changed_file() {
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_namespace_attribute(true));
     assert!(set(&mut line, 0, wants).status().is_success());
     assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
-    let file = &associations.registry().namespaces()[0];
+    let file = &associations.inventory().namespaces()[0];
     let generation = |line: &mut Line| {
         let id: IdentifyNamespace = identified(line, Cns::NAMESPACE, file.nsid.0);
         id.file_info().and_then(|info| info.generation()).expect("told")
@@ -349,7 +349,7 @@ fn a_degraded_medium_is_a_critical_warning() {
     for line in [&mut line, &mut deaf] {
         assert!(line.control(AdminCommand::AsyncEventRequest.to_sqe(), &mut []).is_none());
     }
-    let namespace = &associations.registry().namespaces()[0];
+    let namespace = &associations.inventory().namespaces()[0];
     associations.announce_health(namespace);
     assert_eq!(line.events(), []);
     namespace.health().write_back_fails();
@@ -419,17 +419,17 @@ fn smart_counts_what_hosts_did_and_survives_them() {
         let (_, work) = io.io(read.to_sqe()).expect("legal");
         assert_eq!(io.queue.finish_io(Cid(1), &work, Ok(())), CommandOutcome::SUCCESS);
     }
-    let [first, second] = &associations.registry().subsystems()[..] else {
+    let [first, second] = &associations.inventory().subsystems()[..] else {
         panic!("there are two")
     };
     assert_eq!(
         (
-            associations.registry().io_stats_of(first).reads,
-            associations.registry().io_stats().reads
+            associations.inventory().io_stats_of(first).reads,
+            associations.inventory().io_stats().reads
         ),
         (16, 16)
     );
-    assert_eq!(associations.registry().io_stats_of(second).reads, 0);
+    assert_eq!(associations.inventory().io_stats_of(second).reads, 0);
     queues.into_iter().for_each(Line::close);
     line.close();
 

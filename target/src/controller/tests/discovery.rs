@@ -21,7 +21,7 @@ pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Li
 #[test]
 fn discovery_lists_the_subsystems_a_host_may_use() {
     let associations = associations();
-    associations.registry().ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
+    associations.inventory().ports()[0].set_address("127.0.0.1:4421".parse().expect("an address"));
     let mut generations = Vec::new();
     for (name, expected) in [("stranger", 2), ("friend", 3), ("stranger", 2)] {
         let mut line = discovery(&associations, name);
@@ -83,7 +83,7 @@ fn a_discovery_service_may_have_a_name_of_its_own() {
         deallocate: true,
         nsid_last: None,
     };
-    let error = associations.registry().edit(|edit| edit.add_subsystem(new)).expect_err("taken");
+    let error = associations.inventory().edit(|edit| edit.add_subsystem(new)).expect_err("taken");
     assert!(error.to_string().contains("discovery"), "{error}");
 }
 
@@ -95,7 +95,7 @@ fn discovery_lists_the_other_ports_of_a_subsystem() {
         .map(|(id, _)| format!("\n[[port]]\nid = {id}\naddress = \"127.0.0.{id}:0\"\n"))
         .collect();
     let associations = associations_of(&(CONFIG.to_owned() + &others));
-    let bound = associations.registry().ports().to_vec();
+    let bound = associations.inventory().ports().to_vec();
     // Nothing listens at the last port.
     for (port, address) in bound.iter().zip(&ports[..3]) {
         port.set_address(address.parse().expect("an address"));
@@ -159,7 +159,7 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
     let managed = CONFIG.replacen("[[port]]", "management = \"/socket\"\n[[port]]", 1);
     let associations = associations_of(&managed);
     let address = "127.0.0.1:4421".parse().expect("an address");
-    associations.registry().ports()[0].set_address(address);
+    associations.inventory().ports()[0].set_address(address);
     let mut line = discovery(&associations, "stranger");
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
     assert!(set(&mut line, 0, wants).status().is_success());
@@ -179,7 +179,7 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
     };
     let before = header(&mut line);
     let nqn = new.nqn;
-    associations.registry().edit(|edit| edit.add_subsystem(new)).expect("a new name");
+    associations.inventory().edit(|edit| edit.add_subsystem(new)).expect("a new name");
     assert_eq!(header(&mut line), before, "it is served nowhere");
     let allow = |any| {
         let change = HostsChange::AllowAny(any);

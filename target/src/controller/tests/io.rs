@@ -131,7 +131,7 @@ fn storage_errors_are_not_held_against_hosts() {
     line.close();
     admin.close();
     assert_eq!(associations.peer_errors().worst(9), []);
-    let failed = associations.registry().storage_errors(9);
+    let failed = associations.inventory().storage_errors(9);
     assert_eq!((failed.len(), failed[0].nsid, failed[0].read_errors), (1, 1, 1));
     assert_eq!(failed[0].nqn, SUBSYSTEM);
 }
@@ -161,7 +161,7 @@ fn storage_errors_become_status_and_are_counted() {
     let smart: nvme_proto::log::SmartLog =
         nvme_proto::FromBytes::read_from_bytes(&page).expect("its size");
     assert_eq!((smart.media_errors.get(), smart.error_log_entries.get()), (3, 8));
-    assert_eq!(line.queue.associations.registry().io_stats().failed, 8);
+    assert_eq!(line.queue.associations.inventory().io_stats().failed, 8);
 }
 
 proptest! {
@@ -170,7 +170,7 @@ proptest! {
     fn accepted_ranges_are_inside(nsid in 1_u32..4, slba in prop_oneof![0_u64..3000, any::<u64>()], blocks in 1_u32..=65_536) {
         let (mut line, _admin) = line();
         if let Ok((transfer, work)) = line.io(read(nsid, slba, blocks)) {
-            let namespace = line.queue.associations.registry().namespace(work.namespace);
+            let namespace = line.queue.associations.inventory().namespace(work.namespace);
             let namespace = namespace.expect("it is exported");
             let size = namespace.size_blocks << namespace.lba_shift;
             prop_assert!(work.offset_bytes + work.length_bytes <= size);

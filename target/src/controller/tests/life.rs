@@ -516,16 +516,16 @@ fn a_protection_that_nothing_keeps_is_an_error() {
                 nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n\
                 [[subsystem.namespace]]\nkind = \"memory\"\nsize_bytes = 4096\n";
     let config = Config::from_toml(&folder.path().join("t.toml"), text).expect("valid");
-    let registry = Registry::open(&config, OpenPurpose::Serve).expect("opened");
-    let associations = Associations::new(registry);
+    let inventory = Inventory::open(&config, OpenPurpose::Serve).expect("opened");
+    let associations = Associations::new(inventory);
     let nqn = Nqn::new("nqn.2026-01.io.feedrail:t").expect("valid");
     let protect = |protected| associations.protect_namespace(&nqn, Nsid(1), protected);
     protect(true).expect("it is kept");
     protect(false).expect("it is kept");
-    let registry = associations.registry();
-    let subsystem = registry.find_subsystem(&nqn).expect("it is there");
+    let inventory = associations.inventory();
+    let subsystem = inventory.find_subsystem(&nqn).expect("it is there");
     let namespace = subsystem.find_namespace(Nsid(1)).expect("it is there");
-    assert!(registry.keep_protection(&subsystem, &namespace, true, |_| panic!("on purpose")));
+    assert!(inventory.keep_protection(&subsystem, &namespace, true, |_| panic!("on purpose")));
     let error = protect(true).expect_err("what keeps it has ended").to_string();
     assert!(error.contains("restart the target"), "{error}");
 }

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::backend::BackendError;
 use crate::config::Config;
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::open::OpenPurpose;
 
 const SUBSYSTEM: &str = "nqn.2026-01.io.feedrail:t";
@@ -65,8 +65,8 @@ fn associations() -> Arc<Associations> {
 
 fn associations_of(text: &str) -> Arc<Associations> {
     let config = Config::from_toml(Path::new("/test.toml"), text).expect("a valid configuration");
-    let registry = Registry::open(&config, OpenPurpose::Check);
-    Associations::new(registry.expect("memory can be opened"))
+    let inventory = Inventory::open(&config, OpenPurpose::Check);
+    Associations::new(inventory.expect("memory can be opened"))
 }
 
 fn seconds(seconds: u64) -> Time {
@@ -90,7 +90,7 @@ impl Line {
     fn at_port(associations: &Arc<Associations>, port: usize, qid: u16, now: Time) -> Self {
         let lost = Arc::new(Lost::default());
         let accepted = Accepted {
-            port: Arc::clone(&associations.registry().ports()[port]),
+            port: Arc::clone(&associations.inventory().ports()[port]),
             qid: Qid(qid),
             entries: 32,
             peer: std::net::SocketAddr::from(([127, 0, 0, 9], 50_000)).into(),
@@ -100,7 +100,7 @@ impl Line {
         };
         let queue = Queue::new(
             Arc::clone(associations),
-            associations.registry().open_core_io_stats(),
+            associations.inventory().open_core_io_stats(),
             accepted,
         );
         Self { queue, lost, now, next_cid: 0x1000 }

@@ -46,7 +46,7 @@ fn hosts_hear_how_namespaces_can_be_reached() {
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_ana_change(true));
     assert!(set(&mut line, 0, wants).status().is_success());
     let nqn = Nqn::new(SUBSYSTEM).expect("valid");
-    let port = Arc::clone(&associations.registry().ports()[0]);
+    let port = Arc::clone(&associations.inventory().ports()[0]);
     port.set_address(port.configured_address());
     let read = NvmCommand::Read(Io::new(Nsid(1), 0, 1)).to_sqe();
     let flush = NvmCommand::Flush(Flush { nsid: Nsid(1) }).to_sqe();

@@ -50,7 +50,7 @@ fn write_protection_is_enforced_and_other_hosts_notified() {
     assert!(set(&mut line, 1, forever).status().is(Status::INVALID_FIELD));
     // A host cannot clear a protection of the configuration.
     assert!(set(&mut line, 3, lift).status().is(Status::FEATURE_NOT_CHANGEABLE));
-    assert!(associations.registry().namespaces()[1].write_protected());
+    assert!(associations.inventory().namespaces()[1].write_protected());
 }
 
 #[test]
@@ -82,8 +82,8 @@ fn keeping(state_dir: &std::path::Path) -> std::sync::Arc<Associations> {
     let text = format!("state_dir = \"{}\"\n{CONFIG}", state_dir.display());
     let config = crate::config::Config::from_toml(std::path::Path::new("/test.toml"), &text);
     let purpose = crate::inventory::open::OpenPurpose::Serve;
-    let registry = crate::inventory::Registry::open(&config.expect("valid"), purpose);
-    Associations::new(registry.expect("memory can be opened"))
+    let inventory = crate::inventory::Inventory::open(&config.expect("valid"), purpose);
+    Associations::new(inventory.expect("memory can be opened"))
 }
 
 /// Sets or clears the write protection of namespace 1, and waits until that is stored.
@@ -106,9 +106,9 @@ fn write_protection_survives_a_restart() {
         let associations = keeping(dir.path());
         let (mut line, _) = ready(&associations, Time::ZERO);
         assert!(change_and_wait(&mut line, state).is_success());
-        assert_eq!(associations.registry().namespaces()[0].write_protected(), protected);
+        assert_eq!(associations.inventory().namespaces()[0].write_protected(), protected);
         drop((line, associations));
-        assert_eq!(keeping(dir.path()).registry().namespaces()[0].write_protected(), protected);
+        assert_eq!(keeping(dir.path()).inventory().namespaces()[0].write_protected(), protected);
     }
 }
 
@@ -122,7 +122,7 @@ fn write_protection_that_cannot_be_kept_fails() {
     let (mut line, _) = ready(&associations, Time::ZERO);
     let status = change_and_wait(&mut line, WriteProtection::Protected);
     assert!(status.is(Status::INTERNAL_ERROR), "{status:?}");
-    assert!(!associations.registry().namespaces()[0].write_protected());
+    assert!(!associations.inventory().namespaces()[0].write_protected());
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn a_failed_flush_lifts_no_earlier_protection() {
     assert_eq!(line.serve(Ok(())).len(), 1);
     protect_later(&mut line, 1);
     assert_eq!(line.serve(Err(BackendError::from_errno(libc::EIO))).len(), 1);
-    assert!(associations.registry().namespaces()[0].write_protected());
+    assert!(associations.inventory().namespaces()[0].write_protected());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn write_protection_that_cannot_flush_fails() {
     };
     assert_eq!(cid, asked);
     assert!(outcome.status.is(Status::WRITE_FAULT), "{:?}", outcome.status);
-    assert!(!associations.registry().namespaces()[0].write_protected());
+    assert!(!associations.inventory().namespaces()[0].write_protected());
 }
 
 #[test]

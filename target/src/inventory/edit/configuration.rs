@@ -26,7 +26,7 @@ impl Edit<'_> {
         new_ports: &[Arc<Port>],
     ) -> Result<(), ReloadError> {
         for of_file in &config.subsystems {
-            let known = self.registry.subsystem(&of_file.nqn);
+            let known = self.inventory.subsystem(&of_file.nqn);
             if let Some(key) = known.and_then(|known| known.difference(of_file)) {
                 return Err(ReloadError::OfSubsystem { nqn: of_file.nqn.to_string(), key });
             }
@@ -44,7 +44,7 @@ impl Edit<'_> {
         new_ports: &[Arc<Port>],
         refuse: Refuse<'_>,
     ) -> Result<(), ExportError> {
-        let known = self.registry.ports();
+        let known = self.inventory.ports();
         let is_new = |port: &&Arc<Port>| !known.iter().any(|other| Arc::ptr_eq(other, port));
         let mut ports = Vec::new();
         for port in known.iter().chain(new_ports.iter().filter(is_new)) {

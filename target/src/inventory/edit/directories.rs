@@ -8,7 +8,7 @@ use nvme_proto::{Nqn, Nsid};
 
 use super::Edit;
 use crate::config::{Config, NamespaceConfig, SubsystemConfig};
-use crate::inventory::Registry;
+use crate::inventory::Inventory;
 use crate::inventory::error::ExportError;
 use crate::inventory::left_out::LeftOutFiles;
 use crate::inventory::listed::ListedNamespaces;
@@ -32,18 +32,18 @@ pub(crate) struct WatchedFiles {
 
 impl WatchedFiles {
     /// Creates the list from the exported files, after the configuration was applied.
-    pub(crate) fn of(registry: &Registry, config: &Config) -> Self {
+    pub(crate) fn of(inventory: &Inventory, config: &Config) -> Self {
         let nsids = |(subsystem, of_file): (Arc<Subsystem>, &SubsystemConfig)| {
             (subsystem.nqn, nsids(&shards_of(&subsystem, of_file)))
         };
-        let known = watched(registry, config).into_iter().map(nsids).collect();
+        let known = watched(inventory, config).into_iter().map(nsids).collect();
         Self { unfinished: BTreeSet::new(), known, left_out: LeftOutFiles::logged() }
     }
 
     /// Updates the list after another configuration was applied.
-    pub(crate) fn apply(&mut self, registry: &Registry, config: &Config) {
+    pub(crate) fn apply(&mut self, inventory: &Inventory, config: &Config) {
         let unfinished = std::mem::take(&mut self.unfinished);
-        *self = Self { unfinished, ..Self::of(registry, config) };
+        *self = Self { unfinished, ..Self::of(inventory, config) };
     }
 
     /// Ends a scan that found the files `known`. A file that could not be opened is not known, so
@@ -73,7 +73,7 @@ impl Edit<'_> {
         files: &mut WatchedFiles,
     ) -> Result<KnownFiles, ExportError> {
         let mut found = KnownFiles::new();
-        for (subsystem, of_file) in watched(self.registry, config) {
+        for (subsystem, of_file) in watched(self.inventory, config) {
             let exported = shards_of(&subsystem, of_file);
             let is_exported = nsids(&exported);
             let all = subsystem.namespaces();
@@ -105,12 +105,12 @@ impl Edit<'_> {
 
 /// Subsystems with watched directories that exist now.
 fn watched<'a>(
-    registry: &Registry,
+    inventory: &Inventory,
     config: &'a Config,
 ) -> Vec<(Arc<Subsystem>, &'a SubsystemConfig)> {
     let watches = |of_file: &&SubsystemConfig| of_file.directories.iter().any(|one| one.watch);
     let of_file = config.subsystems.iter().filter(watches);
-    of_file.filter_map(|one| Some((registry.subsystem(&one.nqn)?, one))).collect()
+    of_file.filter_map(|one| Some((inventory.subsystem(&one.nqn)?, one))).collect()
 }
 
 /// Namespaces of a subsystem that are files of its watched directories.

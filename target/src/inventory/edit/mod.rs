@@ -1,7 +1,7 @@
 //! An edit of the exports: a list of differences from those that are published.
 //!
 //! A configuration, an operator and a followed directory all describe their changes as an [`Edit`].
-//! `Registry::edit` plans it, which opens all new media, and then applies it.
+//! `Inventory::edit` plans it, which opens all new media, and then applies it.
 
 pub(super) mod configuration;
 pub(crate) mod directories;
@@ -24,12 +24,12 @@ use crate::inventory::port::Port;
 use crate::inventory::published::{Exports, OwnedNamespace};
 use crate::inventory::report::{ExportChange, ExportChangeKind, change_of};
 use crate::inventory::subsystem::Subsystem;
-use crate::inventory::{NextSerials, Registry};
+use crate::inventory::{Inventory, NextSerials};
 
 /// Differences from the published exports, in the order in which they were added.
 /// Its methods look at what is published, not at the earlier differences.
 pub(crate) struct Edit<'a> {
-    pub(super) registry: &'a Registry,
+    pub(super) inventory: &'a Inventory,
     /// Latest exports, which do not change before the edit is applied.
     pub(super) exports: Arc<Exports>,
     pub(super) serials: NextSerials,
@@ -84,12 +84,12 @@ pub(super) struct WantedNamespace {
 impl<'a> Edit<'a> {
     /// Creates an edit without differences. The caller holds the lock on the serial numbers until
     /// the edit is applied.
-    pub(super) fn new(registry: &'a Registry, serials: NextSerials) -> Self {
+    pub(super) fn new(inventory: &'a Inventory, serials: NextSerials) -> Self {
         Self {
-            registry,
-            exports: registry.exports(),
+            inventory,
+            exports: inventory.exports(),
             serials,
-            subsystems: registry.subsystems(),
+            subsystems: inventory.subsystems(),
             steps: Vec::new(),
             removed: Vec::new(),
             altered: Vec::new(),
@@ -100,7 +100,7 @@ impl<'a> Edit<'a> {
 
     /// Subsystem with this NQN, or else [`ChangeError::NoSubsystem`].
     fn subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
-        self.registry.find_subsystem(nqn)
+        self.inventory.find_subsystem(nqn)
     }
 
     fn step(&mut self, subsystem: &Arc<Subsystem>, kind: StepKind) {

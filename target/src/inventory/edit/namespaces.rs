@@ -177,7 +177,7 @@ impl Edit<'_> {
         }
         let opened = match (old.writable, old.file(), place) {
             (true, Some(file), Some(place)) => measure_again(file, place, old.lba_shift),
-            _ => open::open_medium(config, self.registry.cache_room()),
+            _ => open::open_medium(config, self.inventory.cache_room()),
         };
         Ok(opened.map_err(|error| ExportError::cannot_open(config, error))?)
     }

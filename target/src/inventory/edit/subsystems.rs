@@ -31,10 +31,10 @@ impl Edit<'_> {
     /// Adds a subsystem that has no namespaces and is served at no port yet.
     pub(crate) fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), ChangeError> {
         let NewSubsystem { nqn, serial, model, allow_any_host, deallocate, nsid_last } = new;
-        if self.registry.is_discovery(&nqn) {
+        if self.inventory.is_discovery(&nqn) {
             return Err(ChangeError::DiscoveryName);
         }
-        let identity = SubsystemIdentity::new(&self.registry.machine, nqn, None);
+        let identity = SubsystemIdentity::new(&self.inventory.machine, nqn, None);
         let serial = serial.unwrap_or_else(|| identity.serial());
         let model = model.unwrap_or_else(|| derived_ids::MODEL.to_owned());
         let is_blank = |text: &String| text.trim().is_empty();
@@ -77,8 +77,9 @@ impl Edit<'_> {
         config: &SubsystemConfig,
         nsid_last: u32,
     ) -> Arc<Subsystem> {
-        let (index, registry) = (self.free_index(), self.registry);
-        let mut subsystem = Subsystem::new(config, index, registry.managed, registry.publication());
+        let (index, inventory) = (self.free_index(), self.inventory);
+        let mut subsystem =
+            Subsystem::new(config, index, inventory.managed, inventory.publication());
         subsystem.nsid_last = nsid_last;
         let subsystem = Arc::new(subsystem);
         self.subsystems.push(Arc::clone(&subsystem));
@@ -113,7 +114,7 @@ impl Edit<'_> {
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
         let subsystem = self.subsystem(nqn)?;
-        let port = self.registry.port_at(address)?;
+        let port = self.inventory.port_at(address)?;
         if port.serves(&subsystem) {
             return Err(ChangeError::ServedThere { nqn: nqn.to_string(), address });
         }
@@ -128,7 +129,7 @@ impl Edit<'_> {
         address: SocketAddr,
     ) -> Result<(), ChangeError> {
         let subsystem = self.subsystem(nqn)?;
-        let port = self.registry.port_at(address)?;
+        let port = self.inventory.port_at(address)?;
         if !port.serves(&subsystem) {
             return Err(ChangeError::NotServedThere { nqn: nqn.to_string(), address });
         }

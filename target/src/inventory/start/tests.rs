@@ -6,17 +6,17 @@ use nvme_proto::Nsid;
 
 use super::*;
 
-fn subsystem(dir: &Path, rest: &str) -> Result<Arc<Registry>, ExportError> {
+fn subsystem(dir: &Path, rest: &str) -> Result<Arc<Inventory>, ExportError> {
     let text = format!(
         "state_dir = \"state\"\n[[port]]\naddress = \"127.0.0.1\"\n[[subsystem]]\n\
          nqn = \"nqn.2026-01.io.feedrail:t\"\nallow_any_host = true\n{rest}\n"
     );
     let config = Config::from_toml(&dir.join("feedrail.toml"), &text).expect("valid");
-    Registry::open(&config, OpenPurpose::Serve)
+    Inventory::open(&config, OpenPurpose::Serve)
 }
 
-fn names(registry: &Registry) -> Vec<(u32, String, u64)> {
-    let namespaces = registry.subsystems()[0].namespaces();
+fn names(inventory: &Inventory) -> Vec<(u32, String, u64)> {
+    let namespaces = inventory.subsystems()[0].namespaces();
     namespaces.iter().map(|n| (n.nsid.0, n.name().to_owned(), n.size_blocks)).collect()
 }
 
@@ -31,16 +31,16 @@ fn directory_nsids_survive_added_and_removed_files() {
     std::fs::create_dir(dir.path().join("d")).expect("made");
     file("b", 1);
     file("c", 513);
-    let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-    assert_eq!(names(&registry), [(1, "b".into(), 1), (2, "c".into(), 2)]);
-    let uuid = registry.namespaces()[1].uuid();
+    let inventory = subsystem(dir.path(), DIRECTORY).expect("exported");
+    assert_eq!(names(&inventory), [(1, "b".into(), 1), (2, "c".into(), 2)]);
+    let uuid = inventory.namespaces()[1].uuid();
 
     std::fs::remove_file(dir.path().join("d/b")).expect("removed");
     file("a", 512);
-    let registry = subsystem(dir.path(), DIRECTORY).expect("exported");
-    assert_eq!(names(&registry), [(2, "c".into(), 2), (3, "a".into(), 1)]);
-    assert_eq!(registry.subsystems()[0].namespace(Nsid(2)).expect("there").uuid(), uuid);
-    assert!(registry.subsystems()[0].namespace(Nsid(1)).is_none());
+    let inventory = subsystem(dir.path(), DIRECTORY).expect("exported");
+    assert_eq!(names(&inventory), [(2, "c".into(), 2), (3, "a".into(), 1)]);
+    assert_eq!(inventory.subsystems()[0].namespace(Nsid(2)).expect("there").uuid(), uuid);
+    assert!(inventory.subsystems()[0].namespace(Nsid(1)).is_none());
 }
 
 #[test]
@@ -53,8 +53,8 @@ fn unfit_files_of_a_directory_are_skipped() {
     assert!(matches!(error, ExportError::Open { .. }), "{error}");
 
     std::fs::write(dir.path().join("d/whole"), vec![1; 512]).expect("written");
-    let registry = subsystem(dir.path(), &writable).expect("exported");
-    assert_eq!(names(&registry), [(2, "whole".into(), 1)], "ragged keeps its NSID");
+    let inventory = subsystem(dir.path(), &writable).expect("exported");
+    assert_eq!(names(&inventory), [(2, "whole".into(), 1)], "ragged keeps its NSID");
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn listed_namespaces_go_before_and_twins_are_refused() {
     std::fs::create_dir(dir.path().join("d")).expect("made");
     std::fs::write(dir.path().join("d/a"), "a").expect("written");
     let listed = "[[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 512\n";
-    let registry = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
-    assert_eq!(names(&registry), [(1, "null-1".into(), 1), (2, "a".into(), 1)]);
+    let inventory = subsystem(dir.path(), &format!("{listed}{DIRECTORY}")).expect("exported");
+    assert_eq!(names(&inventory), [(1, "null-1".into(), 1), (2, "a".into(), 1)]);
 
     let named = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n[[subsystem.namespace]]\n\
                  kind = \"null\"\nsize_bytes = 512\nname = \"a\"\n";
@@ -130,8 +130,8 @@ fn targets_of_the_same_shards_agree_on_identity() {
         std::fs::create_dir_all(dir.path().join("d/train")).expect("made");
         std::fs::write(dir.path().join("d/train/0.tar"), "a").expect("written");
         let dataset = "dataset_id = \"6f1c1b0e-6f7b-4c0f-9a3e-0d6a3d8d3b12\"\n";
-        let registry = subsystem(dir.path(), &format!("{dataset}{DIRECTORY}")).expect("exported");
-        registry.namespaces()[0].uuid()
+        let inventory = subsystem(dir.path(), &format!("{dataset}{DIRECTORY}")).expect("exported");
+        inventory.namespaces()[0].uuid()
     };
     assert_eq!(uuids(), uuids());
 }

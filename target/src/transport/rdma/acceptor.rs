@@ -103,7 +103,7 @@ impl<P: Provider> RdmaAcceptor<P> {
         associations: Arc<Associations>,
     ) -> std::io::Result<Self> {
         let cm = parts.device.connection_manager()?;
-        warn_of_few_completions(&parts.device, groups.len(), associations.registry().limits());
+        warn_of_few_completions(&parts.device, groups.len(), associations.inventory().limits());
         let group = |port| GroupLoad { port, connections: 0 };
         Ok(Self {
             cm,
@@ -206,7 +206,7 @@ impl<P: Provider> RdmaAcceptor<P> {
     ) {
         let port = self.ports.get(&listener).cloned();
         let result = port.ok_or(ConnectionRefusal::Closed).and_then(|port| {
-            let limits = self.associations.registry().limits();
+            let limits = self.associations.inventory().limits();
             let negotiated = Negotiated::new(params, self.device.caps(), limits)?;
             self.assign_to_group(conn, params, peer, port, negotiated)
         });

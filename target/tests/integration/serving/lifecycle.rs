@@ -309,10 +309,10 @@ fn a_flush_that_fails_after_its_connection_has_ended_is_counted() {
     disconnect(&mut world, admin);
     world.wait_down(admin);
     world.run_for(Duration::from_millis(5));
-    assert_eq!(world.target.registry().storage_errors(1), []);
+    assert_eq!(world.target.inventory().storage_errors(1), []);
     hang.syncs_fail.store(true, Ordering::Relaxed);
     world.run_until("the connections are over", |world| world.target.connections() == 0);
-    let errors = world.target.registry().storage_errors(1);
+    let errors = world.target.inventory().storage_errors(1);
     assert_eq!(errors.iter().map(|of| of.write_errors).collect::<Vec<_>>(), [1]);
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use feedrail_target::Config;
 use feedrail_target::error::{AddError, ListenError};
 use feedrail_target::stepped::Assembly;
-use feedrail_target::stepped::Registry;
+use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::Stepped;
 use feedrail_target::stepped::Turn;
 use feedrail_target::stepped::{Decorate, OpenPurpose};
@@ -113,9 +113,9 @@ impl World {
         engine: impl FnMut() -> Box<dyn Engine>,
     ) -> Self {
         let network = SimNetwork::new(seed, network);
-        let registry = Registry::open_with(config, OpenPurpose::Check, decorate).unwrap();
+        let inventory = Inventory::open_with(config, OpenPurpose::Check, decorate).unwrap();
         let cores = config.cores.count();
-        let mut assembly = Assembly::new(Arc::clone(&registry), cores).unwrap();
+        let mut assembly = Assembly::new(Arc::clone(&inventory), cores).unwrap();
         let ips = config.ports.iter().map(|port| port.address.ip());
         let devices: Vec<_> = ips.map(|ip| network.device(ip, cores).unwrap()).collect();
         for device in &devices {
@@ -123,7 +123,7 @@ impl World {
             assert!(refused.is_empty(), "{refused:?}");
         }
         let target = Stepped::new(assembly, engine);
-        let address = registry.ports()[0].address();
+        let address = inventory.ports()[0].address();
         let (now, hosts) = (Time::from_nanos(1), Vec::new());
         let (names, ids) = (Vec::new(), Vec::new());
         Self { now, network, target, address, devices, hosts, names, ids, next_cid: 0 }

@@ -250,7 +250,7 @@ impl<P: Provider> Connection<P> {
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries_left: send_entries,
-            outstanding: Outstanding::new(context.core.registry.limits().host_timeout),
+            outstanding: Outstanding::new(context.core.inventory.limits().host_timeout),
             operations: 0,
             flushes: Vec::new(),
             leaving: Leaving::No,
