@@ -6,13 +6,13 @@ use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use nvme_proto::Nqn;
+use nvme_proto::{AsciiField, Nqn};
 use uuid::Uuid;
 
 use crate::inventory::persist::state_file;
 
 /// Model number (MN) if none is configured.
-pub(crate) const MODEL: &str = "Feedrail";
+pub(crate) const MODEL: AsciiField<40> = AsciiField::new("Feedrail").unwrap();
 /// Firmware revision (FR): the version of this crate, which has to fit 8 bytes.
 pub(crate) const FIRMWARE: &str = env!("CARGO_PKG_VERSION");
 /// Longest name of a namespace, in bytes.
@@ -149,11 +149,9 @@ impl SubsystemIdentity {
     }
 
     /// Serial number (SN) if none is configured: 20 hexadecimal digits.
-    pub fn serial(&self) -> String {
+    pub(crate) fn serial(&self) -> AsciiField<20> {
         let from = self.dataset.unwrap_or(self.local);
-        let mut serial = Uuid::new_v5(&from, self.nqn.as_str().as_bytes()).simple().to_string();
-        serial.truncate(20);
-        serial
+        serial_of(Uuid::new_v5(&from, self.nqn.as_str().as_bytes()))
     }
 
     /// UUID of the namespace with this name in the dataset, the same on every machine; `None`
@@ -181,15 +179,12 @@ pub(crate) fn state_key(nqn: &Nqn) -> Uuid {
 }
 
 /// Serial number of the discovery subsystem.
-pub(crate) fn discovery_serial() -> String {
-    let mut serial = state_key(&Nqn::DISCOVERY).simple().to_string();
-    serial.truncate(20);
-    serial
+pub(crate) fn discovery_serial() -> AsciiField<20> {
+    serial_of(state_key(&Nqn::DISCOVERY))
 }
 
-/// Last component of a path, or the whole path if it has none.
-pub(crate) fn file_name(path: &Path) -> String {
-    path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+fn serial_of(id: Uuid) -> AsciiField<20> {
+    AsciiField::new(&id.simple().to_string()[..20]).unwrap_or_default()
 }
 
 /// Default state folder: `STATE_DIRECTORY` of systemd, else a system folder for root, else a folder

@@ -84,7 +84,7 @@ impl HostWorld {
         let open = |address: [u8; 4]| network.device(address.into(), 1).expect("it is free");
         let inventory =
             Inventory::open_with(&config(), OpenPurpose::Check, &|namespace, backend| {
-                match namespace.name.as_str() {
+                match &*namespace.name {
                     "slow" => Arc::new(Delay::new(backend, Duration::from_micros(300))),
                     _ => backend,
                 }

@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fmt;
-use std::str::FromStr;
 
 use nvme_proto::Nqn;
+use serde::Deserialize;
 use uuid::Uuid;
 
 use super::{Medium, NamespaceConfig};
@@ -24,13 +24,15 @@ pub(crate) enum Identifier {
 }
 
 /// IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
 pub struct Eui64(pub [u8; 8]);
 
-impl FromStr for Eui64 {
-    type Err = &'static str;
+impl TryFrom<String> for Eui64 {
+    type Error = &'static str;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let text = text.as_str();
         let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
         number.map(|id| Self(id.to_be_bytes())).ok_or("must be 16 hexadecimal digits")
@@ -129,7 +131,7 @@ impl Identifiers {
             && namespace.uuid == namespace.medium.namespace_uuid(identity, &namespace.name);
         let user = User {
             nqn: identity.nqn(),
-            name: namespace.name.clone(),
+            name: namespace.name.to_string(),
             medium: namespace.medium.clone(),
             of_dataset,
         };

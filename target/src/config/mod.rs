@@ -10,20 +10,21 @@ mod export_roots;
 pub(crate) mod identifiers;
 mod namespace_spec;
 mod quick;
+mod subsystem_spec;
 mod toml_model;
 mod units;
+pub(crate) mod values;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::Nqn;
 use rdma::shm::SharingGroup;
 use uuid::Uuid;
 
@@ -31,9 +32,14 @@ pub use self::error::ConfigError;
 pub(crate) use self::export_roots::ExportRoots;
 pub use self::identifiers::Eui64;
 pub(crate) use self::namespace_spec::NamespaceSpec;
+pub use self::namespace_spec::{NamespaceConfig, NamespaceSettings};
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
+pub use self::subsystem_spec::SubsystemConfig;
+pub(crate) use self::subsystem_spec::SubsystemSpec;
+pub use self::values::{BlockShift, ContentId, NamespaceName};
 
+use self::toml_model::FaultsTable;
 use crate::backend::{BackendError, FilePlace};
 pub use crate::confinement::ConfinementMode;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
@@ -253,29 +259,6 @@ impl PortConfig {
     }
 }
 
-/// Configuration of a subsystem: its identity, the hosts that may use it, its namespaces.
-#[derive(Clone, Debug)]
-pub struct SubsystemConfig {
-    /// NVMe Qualified Name, unique in the configuration.
-    pub nqn: Nqn,
-    /// Serial number, up to 20 printable ASCII characters.
-    pub serial: String,
-    /// Model number, up to 40 printable ASCII characters.
-    pub model: String,
-    /// Hosts that may connect to it.
-    pub hosts: HostPolicy,
-    /// Whether hosts may deallocate blocks: Dataset Management, and Write Zeroes with Deallocate.
-    pub deallocate: bool,
-    /// Identity that the UUIDs of its namespaces are derived from.
-    pub identity: SubsystemIdentity,
-    /// Namespaces that the configuration lists one by one.
-    pub namespaces: Vec<NamespaceConfig>,
-    /// Directories whose files are namespaces.
-    pub directories: Vec<DirectoryConfig>,
-    /// Place in the configuration, for messages.
-    pub origin: Origin,
-}
-
 /// Hosts that may connect to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostPolicy {
@@ -283,49 +266,6 @@ pub enum HostPolicy {
     Any,
     /// Hosts with these NQNs.
     Listed(Vec<Nqn>),
-}
-
-/// Configuration of one namespace.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamespaceConfig {
-    /// NSID in the subsystem.
-    pub nsid: Nsid,
-    /// Name in messages: the relative path in a directory, else the configured name or the file
-    /// name.
-    pub name: String,
-    /// UUID that Identify reports, derived if the configuration has none.
-    pub uuid: Uuid,
-    /// NGUID that Identify reports, derived if the configuration has none.
-    pub nguid: [u8; 16],
-    /// EUI-64 that Identify reports; `None` if it has none.
-    pub eui64: Option<Eui64>,
-    /// Medium behind the namespace.
-    pub medium: Medium,
-    /// Faults injected into the medium.
-    pub faults: DiskFaults,
-    /// Whether hosts may write.
-    pub writable: bool,
-    /// Operator's name for the bytes, the same on all targets that serve these bytes. The
-    /// namespace's generation is derived from it.
-    pub content_id: Option<String>,
-    /// Bytes per logical block as a power of two (9..=12); `None` chooses 9, or more if direct I/O
-    /// needs it.
-    pub lba_shift: Option<u8>,
-    /// Use of direct I/O; ignored without a file or device.
-    pub direct_io: DirectIo,
-    /// ANA group that it belongs to.
-    pub ana_group: AnaGroupId,
-    /// NQNs of the hosts that see it; `None` for all hosts.
-    pub visible_to: Option<BTreeSet<Nqn>>,
-    /// Place in the configuration, for messages.
-    pub origin: Origin,
-}
-
-impl NamespaceConfig {
-    /// Whether `other` is equal, apart from its place in the file.
-    pub(crate) fn describes_same(&self, other: &Self) -> bool {
-        *self == Self { origin: self.origin.clone(), ..other.clone() }
-    }
 }
 
 /// Configured medium of a namespace.
@@ -398,7 +338,8 @@ impl Medium {
 }
 
 /// Faults that are injected into a medium, for experiments. None by default.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(from = "FaultsTable")]
 pub struct DiskFaults {
     /// Interval of failing operations: each operation whose number is a multiple of it fails.
     pub fail_every: Option<u64>,
@@ -421,6 +362,12 @@ impl DiskFaults {
     };
 }
 
+impl Default for DiskFaults {
+    fn default() -> Self {
+        Self::NONE
+    }
+}
+
 /// A directory whose regular files are namespaces.
 #[derive(Clone, Debug)]
 pub struct DirectoryConfig {
@@ -431,9 +378,9 @@ pub struct DirectoryConfig {
     /// Whether hosts may write.
     pub writable: bool,
     /// Operator's name for the content of all the files, as in [`NamespaceConfig`].
-    pub content_id: Option<String>,
-    /// Bytes per logical block as a power of two, as in [`NamespaceConfig`].
-    pub lba_shift: Option<u8>,
+    pub content_id: Option<ContentId>,
+    /// Logical block size, as in [`NamespaceConfig`].
+    pub block_shift: Option<BlockShift>,
     /// Use of direct I/O.
     pub direct_io: DirectIo,
     /// Whether namespaces are added and removed at run time as files appear and vanish.

@@ -1,44 +1,53 @@
 //! Settings of a namespace as a configuration, the command line or an operator gives them.
 
 use std::collections::BTreeSet;
+use std::ops::Deref;
 
 use nvme_proto::{Nqn, Nsid};
 use uuid::Uuid;
 
 use super::identifiers::{Eui64, derived_nguid};
-use super::{AnaGroupId, DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
+use super::values::{BlockShift, ContentId, NamespaceName, Nguid};
+use super::{AnaGroupId, DirectIo, DiskFaults, Medium, Origin};
 use crate::derived_ids::SubsystemIdentity;
 
-/// Settings of a namespace before it has an NSID. Identifiers that are `None` are derived.
-#[derive(Clone, Debug)]
-pub(crate) struct NamespaceSpec {
-    /// Name in log messages and reports.
-    pub(crate) name: String,
-    pub(crate) medium: Medium,
-    pub(crate) writable: bool,
-    pub(crate) uuid: Option<Uuid>,
-    pub(crate) nguid: Option<[u8; 16]>,
-    pub(crate) eui64: Option<Eui64>,
-    pub(crate) content_id: Option<String>,
-    pub(crate) lba_shift: Option<u8>,
-    pub(crate) direct_io: DirectIo,
-    pub(crate) ana_group: AnaGroupId,
-    pub(crate) visible_to: Option<BTreeSet<Nqn>>,
-    pub(crate) faults: DiskFaults,
+/// Settings of a namespace that do not depend on its subsystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceSettings {
+    /// Name in messages: the relative path in a directory, else the configured name or the file
+    /// name.
+    pub name: NamespaceName,
+    /// Medium behind the namespace.
+    pub medium: Medium,
+    /// Whether hosts may write.
+    pub writable: bool,
+    /// EUI-64 that Identify reports; `None` if it has none.
+    pub eui64: Option<Eui64>,
+    /// Operator's name for the bytes, the same on all targets that serve these bytes. The
+    /// namespace's generation is derived from it.
+    pub content_id: Option<ContentId>,
+    /// Logical block size; `None` chooses 512, or more if direct I/O needs it.
+    pub block_shift: Option<BlockShift>,
+    /// Use of direct I/O; ignored without a file or device.
+    pub direct_io: DirectIo,
+    /// ANA group that it belongs to.
+    pub ana_group: AnaGroupId,
+    /// NQNs of the hosts that see it; `None` for all hosts.
+    pub visible_to: Option<BTreeSet<Nqn>>,
+    /// Faults injected into the medium.
+    pub faults: DiskFaults,
 }
 
-impl NamespaceSpec {
+impl NamespaceSettings {
     /// Creates settings in which all others have their defaults.
-    pub(crate) fn new(name: String, medium: Medium, writable: bool) -> Self {
+    pub fn new(name: NamespaceName, medium: Medium, writable: bool) -> Self {
         Self {
             name,
             medium,
             writable,
-            uuid: None,
-            nguid: None,
             eui64: None,
             content_id: None,
-            lba_shift: None,
+            block_shift: None,
             direct_io: DirectIo::default(),
             ana_group: AnaGroupId::DEFAULT,
             visible_to: None,
@@ -46,6 +55,27 @@ impl NamespaceSpec {
         }
     }
 
+    /// Returns the namespace with this UUID, and with the NGUID that is derived from it.
+    pub fn with_uuid(self, uuid: Uuid, nsid: Nsid, origin: Origin) -> NamespaceConfig {
+        NamespaceConfig { nsid, uuid, nguid: derived_nguid(uuid), origin, settings: self }
+    }
+}
+
+/// Settings of a namespace before it has an NSID. Identifiers that are `None` are derived.
+#[derive(Clone, Debug)]
+pub(crate) struct NamespaceSpec {
+    pub(crate) uuid: Option<Uuid>,
+    pub(crate) nguid: Option<Nguid>,
+    pub(crate) settings: NamespaceSettings,
+}
+
+impl From<NamespaceSettings> for NamespaceSpec {
+    fn from(settings: NamespaceSettings) -> Self {
+        Self { uuid: None, nguid: None, settings }
+    }
+}
+
+impl NamespaceSpec {
     /// Returns the configuration of the namespace in the subsystem with this identity.
     pub(crate) fn resolve(
         self,
@@ -53,23 +83,40 @@ impl NamespaceSpec {
         identity: &SubsystemIdentity,
         origin: Origin,
     ) -> NamespaceConfig {
-        let derived = || self.medium.namespace_uuid(identity, &self.name);
-        let uuid = self.uuid.unwrap_or_else(derived);
-        NamespaceConfig {
-            nsid,
-            uuid,
-            nguid: self.nguid.unwrap_or_else(|| derived_nguid(uuid)),
-            eui64: self.eui64,
-            name: self.name,
-            medium: self.medium,
-            faults: self.faults,
-            writable: self.writable,
-            content_id: self.content_id,
-            lba_shift: self.lba_shift,
-            direct_io: self.direct_io,
-            ana_group: self.ana_group,
-            visible_to: self.visible_to,
-            origin,
-        }
+        let Self { uuid, nguid, settings } = self;
+        let derived = || settings.medium.namespace_uuid(identity, &settings.name);
+        let uuid = uuid.unwrap_or_else(derived);
+        let config = settings.with_uuid(uuid, nsid, origin);
+        NamespaceConfig { nguid: nguid.map_or(config.nguid, |Nguid(id)| id), ..config }
+    }
+}
+
+/// Configuration of one namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceConfig {
+    /// NSID in the subsystem.
+    pub nsid: Nsid,
+    /// UUID that Identify reports, derived if the configuration has none.
+    pub uuid: Uuid,
+    /// NGUID that Identify reports, derived if the configuration has none.
+    pub nguid: [u8; 16],
+    /// Settings, which can also be read as fields of this type.
+    pub settings: NamespaceSettings,
+    /// Place in the configuration, for messages.
+    pub origin: Origin,
+}
+
+impl Deref for NamespaceConfig {
+    type Target = NamespaceSettings;
+
+    fn deref(&self) -> &NamespaceSettings {
+        &self.settings
+    }
+}
+
+impl NamespaceConfig {
+    /// Whether `other` is equal, apart from its place in the file.
+    pub(crate) fn describes_same(&self, other: &Self) -> bool {
+        *self == Self { origin: self.origin.clone(), ..other.clone() }
     }
 }

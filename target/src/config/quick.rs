@@ -9,9 +9,10 @@ use nvme_proto::{Nqn, Nsid};
 
 use super::{
     Config, ConfigError, Cores, DirectIo, DirectoryConfig, HostPolicy, Medium, MetricsDetail,
-    NamespaceSpec, Origin, PortConfig, ProviderChoice, SubsystemConfig,
+    NamespaceName, NamespaceSettings, NamespaceSpec, Origin, PortConfig, ProviderChoice,
+    SubsystemConfig, SubsystemSpec,
 };
-use crate::derived_ids::{self, Machine, SubsystemIdentity};
+use crate::derived_ids::{self, Machine};
 use crate::limits::Limits;
 
 /// Default of `polling_us`: longest time that a poll group polls before it sleeps, in microseconds.
@@ -91,7 +92,8 @@ impl Quick {
         let (directories, files): (Vec<_>, Vec<_>) =
             self.paths.iter().partition(|path| path.is_dir());
         let nqn = self.nqn.unwrap_or_else(|| machine.subsystem_nqn(&self.listen));
-        let identity = SubsystemIdentity::new(machine, nqn, None);
+        let spec = SubsystemSpec::new(nqn, HostPolicy::Any);
+        let subsystem = spec.resolve(machine, Origin("command line".into()));
         let mut seen = BTreeSet::new();
         if let Some(path) = self.paths.iter().find(|path| !seen.insert(*path)) {
             let message = format!("argument {}: given twice", path.display());
@@ -100,27 +102,19 @@ impl Quick {
         let mut namespaces = Vec::with_capacity(files.len());
         for ((path, name), nsid) in files.iter().zip(names(&files)).zip(1..) {
             let medium = medium(path.to_path_buf());
-            let spec = NamespaceSpec::new(name, medium, self.writable);
-            let spec = NamespaceSpec { direct_io: self.direct_io, ..spec };
+            let settings = NamespaceSettings::new(name, medium, self.writable);
+            let settings = NamespaceSettings { direct_io: self.direct_io, ..settings };
             let origin = Origin(format!("argument {}", path.display()));
-            namespaces.push(spec.resolve(Nsid(nsid), &identity, origin));
+            let spec = NamespaceSpec::from(settings);
+            namespaces.push(spec.resolve(Nsid(nsid), &subsystem.identity, origin));
         }
         if self.paths.is_empty() {
             let message = "nothing to export; name files or directories to export, or a configuration \
                            with --config";
             return Err(ConfigError::Usage(message.into()));
         }
-        Ok(SubsystemConfig {
-            serial: identity.serial(),
-            model: derived_ids::MODEL.to_owned(),
-            hosts: HostPolicy::Any,
-            deallocate: true,
-            identity,
-            namespaces,
-            directories: directories.into_iter().map(|path| self.directory(path)).collect(),
-            origin: Origin("command line".into()),
-            nqn,
-        })
+        let directories = directories.into_iter().map(|path| self.directory(path)).collect();
+        Ok(SubsystemConfig { namespaces, directories, ..subsystem })
     }
 
     fn directory(&self, path: &Path) -> DirectoryConfig {
@@ -129,7 +123,7 @@ impl Quick {
             suffix: String::new(),
             writable: self.writable,
             content_id: None,
-            lba_shift: None,
+            block_shift: None,
             direct_io: self.direct_io,
             watch: true,
             origin: Origin(format!("argument {}", path.display())),
@@ -138,13 +132,13 @@ impl Quick {
 }
 
 /// The file names, or the whole paths where files share a name.
-fn names(files: &[&PathBuf]) -> Vec<String> {
-    let names: Vec<_> = files.iter().map(|path| derived_ids::file_name(path)).collect();
+fn names(files: &[&PathBuf]) -> Vec<NamespaceName> {
+    let names: Vec<_> = files.iter().map(|path| NamespaceName::of_file(path)).collect();
     let mut count: BTreeMap<&str, u32> = BTreeMap::new();
     names.iter().for_each(|name| *count.entry(name).or_default() += 1);
-    let unique = |(path, name): (&&PathBuf, &String)| match count[name.as_str()] {
+    let unique = |(path, name): (&&PathBuf, &NamespaceName)| match count[&**name] {
         1 => name.clone(),
-        _ => path.to_string_lossy().into_owned(),
+        _ => NamespaceName::of_path(path),
     };
     files.iter().zip(&names).map(unique).collect()
 }

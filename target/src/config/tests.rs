@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nvme_proto::Nsid;
 use proptest::prelude::*;
 
 use super::units::{parse_bytes, show_bytes};
@@ -136,9 +137,10 @@ fn everything_arrives() {
     // The explicit NSID is used; a relative path is relative to the file.
     assert_eq!((shard.nsid, other.nsid), (Nsid(2), Nsid(1)));
     assert_eq!(shard.medium, Medium::File { path: "/etc/a/shard.tar".into(), root: None });
-    assert_eq!((shard.name.as_str(), shard.writable, shard.lba_shift), ("shard.tar", false, None));
-    assert_eq!((other.writable, other.lba_shift, other.nguid[15]), (true, Some(12), 0xFF));
-    assert_eq!((b.serial.as_str(), b.model.as_str()), ("S1", "Shards"));
+    assert_eq!((&*shard.name, shard.writable, shard.block_shift), ("shard.tar", false, None));
+    let shift = other.block_shift.map(BlockShift::get);
+    assert_eq!((other.writable, shift, other.nguid[15]), (true, Some(12), 0xFF));
+    assert_eq!((b.serial.text(), b.model.text()), (Some("S1"), Some("Shards")));
     assert_eq!(b.directories[0].suffix, ".tar");
     assert_eq!(b.namespaces[0].medium, Medium::Memory { size_bytes: 1 << 30 });
     assert!(b.namespaces[0].writable);
@@ -611,11 +613,18 @@ fn the_quick_form_numbers_and_distinguishes_files() {
     let config = quick(&["x/a.bin", "y/a.bin", "b.bin"]).expect("valid");
     let namespaces = &config.subsystems[0].namespaces;
     let names: Vec<_> =
-        namespaces.iter().map(|namespace| (namespace.nsid.0, namespace.name.as_str())).collect();
+        namespaces.iter().map(|namespace| (namespace.nsid.0, &*namespace.name)).collect();
     assert_eq!(names, [(1, "x/a.bin"), (2, "y/a.bin"), (3, "b.bin")]);
     assert_eq!(config.subsystems[0].hosts, HostPolicy::Any);
     assert!(quick(&["a", "a"]).map(|_| ()).expect_err("twice").to_string().contains("given twice"));
     assert!(quick(&[]).map(|_| ()).expect_err("none").to_string().contains("nothing to export"));
+}
+
+#[test]
+fn empty_texts_are_refused() {
+    assert!(NamespaceName::try_from(String::new()).is_err());
+    assert!(NamespaceName::try_from("n".repeat(1025)).is_err());
+    assert!(ContentId::try_from(String::new()).is_err());
 }
 
 #[test]

@@ -11,9 +11,14 @@ use rdma::shm::SharingGroup;
 use serde::Deserialize;
 use toml::Spanned;
 
+pub(super) use self::subsystems::FaultsTable;
 use self::subsystems::SubsystemTable;
 use super::document::Document;
 use super::units::{ByteCount, show_bytes};
+use super::values::{
+    self, Connections, HostTimeoutMs, IoQueues, PollingMicros, PortId, QueueDepth, QuiesceMs,
+    SlowCommandMs,
+};
 use super::{
     Config, ConfigError, ConfinementMode, Cores, MetricsDetail, PortConfig, ProviderChoice,
     SubsystemConfig,
@@ -66,7 +71,7 @@ struct File {
     send_with_invalidate: Option<bool>,
     shared_memory_group: Option<Spanned<String>>,
     cores: Option<Cores>,
-    polling_us: Option<Spanned<u32>>,
+    polling_us: Option<PollingMicros>,
     state_dir: Option<PathBuf>,
     discovery_nqn: Option<Spanned<String>>,
     management: Option<PathBuf>,
@@ -87,16 +92,16 @@ struct File {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LimitsTable {
-    queue_depth: Option<Spanned<u16>>,
-    io_queues: Option<Spanned<u16>>,
+    queue_depth: Option<QueueDepth>,
+    io_queues: Option<IoQueues>,
     in_capsule_data_bytes: Option<Spanned<ByteCount>>,
     max_transfer_bytes: Option<Spanned<ByteCount>>,
     pool_bytes: Option<Spanned<ByteCount>>,
-    connections: Option<Spanned<u32>>,
+    connections: Option<Connections>,
     connections_per_host: Option<Spanned<u32>>,
-    host_timeout_ms: Option<Spanned<u64>>,
-    slow_command_ms: Option<Spanned<u64>>,
-    command_quiesce_ms: Option<Spanned<u64>>,
+    host_timeout_ms: Option<HostTimeoutMs>,
+    slow_command_ms: Option<SlowCommandMs>,
+    command_quiesce_ms: Option<QuiesceMs>,
     cntlid_min: Option<Spanned<u16>>,
     cntlid_max: Option<Spanned<u16>>,
 }
@@ -104,7 +109,7 @@ struct LimitsTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PortTable {
-    id: Option<Spanned<u16>>,
+    id: Option<PortId>,
     address: Spanned<String>,
     subsystems: Option<Vec<Spanned<String>>>,
 }
@@ -121,9 +126,7 @@ impl Reader<'_> {
     fn config(&self, file: File, state_dir: PathBuf) -> Result<Config, ConfigError> {
         let subsystems = self.subsystems(file.subsystem)?;
         let discovery_nqn = file.discovery_nqn.map(|nqn| self.discovery_nqn(&nqn, &subsystems));
-        let polling_us = file.polling_us.map_or(Ok(super::quick::POLLING_US), |us| {
-            self.in_range(&us, 0, 1_000_000, "microseconds of polling before it sleeps")
-        })?;
+        let polling_us = file.polling_us.map_or(super::quick::POLLING_US, |us| us.0);
         let cores = file.cores.unwrap_or(Cores::Count(1));
         Ok(Config {
             provider: file.provider,
@@ -155,15 +158,14 @@ impl Reader<'_> {
 
     fn limits(&self, table: LimitsTable, cores: usize) -> Result<Limits, ConfigError> {
         let mut limits = Limits::default();
-        if let Some(depth) = table.queue_depth {
-            limits.queue_depth = self.in_range(&depth, 2, 1024, "entries of an I/O queue")?;
+        if let Some(QueueDepth(depth)) = table.queue_depth {
+            limits.queue_depth = depth;
         }
-        if let Some(queues) = table.io_queues {
-            limits.io_queues =
-                self.in_range(&queues, 1, 1024, "I/O queues of one host connection")?;
+        if let Some(IoQueues(queues)) = table.io_queues {
+            limits.io_queues = queues;
         }
-        if let Some(connections) = table.connections {
-            limits.connections = self.in_range(&connections, 1, 1 << 20, "connections")?;
+        if let Some(Connections(connections)) = table.connections {
+            limits.connections = connections;
         }
         limits.connections_per_host = match table.connections_per_host {
             Some(share) => {
@@ -171,18 +173,11 @@ impl Reader<'_> {
             }
             None => limits.connections.div_ceil(2),
         };
-        if let Some(timeout) = table.host_timeout_ms {
-            let what = "milliseconds that a host may take no response";
-            let timeout = self.in_range(&timeout, 100, 600_000, what)?;
+        if let Some(HostTimeoutMs(timeout)) = table.host_timeout_ms {
             limits.host_timeout = Duration::from_millis(timeout);
         }
-        if let Some(slow) = table.slow_command_ms {
-            let slow = self.in_range(&slow, 1, 600_000, "milliseconds of a slow command")?;
-            limits.slow_command = Some(Duration::from_millis(slow));
-        }
-        if let Some(quiesce) = table.command_quiesce_ms {
-            let what = "milliseconds that storage continues commands of lost hosts";
-            let quiesce = self.in_range(&quiesce, 0, u16::MAX.into(), what)?;
+        limits.slow_command = table.slow_command_ms.map(|slow| Duration::from_millis(slow.0));
+        if let Some(QuiesceMs(quiesce)) = table.command_quiesce_ms {
             limits.command_quiesce = Duration::from_millis(quiesce);
         }
         limits.cntlids = self.cntlids(table.cntlid_min, table.cntlid_max)?;
@@ -261,12 +256,8 @@ impl Reader<'_> {
         most: T,
         what: &str,
     ) -> Result<T, ConfigError> {
-        let number = *value.get_ref();
-        if number < least || number > most {
-            let message = format!("is {number}; must be {least} to {most} ({what})");
-            return Err(self.document.error(value.span().start, message));
-        }
-        Ok(number)
+        values::in_range(*value.get_ref(), least..=most, what)
+            .map_err(|message| self.document.error(value.span().start, message))
     }
 
     fn ports(
@@ -312,10 +303,8 @@ impl Reader<'_> {
         let serves = table
             .subsystems
             .map(|list| list.iter().map(|nqn| self.known_subsystem(nqn, subsystems)).collect());
-        let id = match &table.id {
-            Some(id) => self.in_range(id, 1, u16::MAX, "port id")?,
-            None => u16::try_from(index + 1).unwrap_or(u16::MAX),
-        };
+        let by_place = || u16::try_from(index + 1).unwrap_or(u16::MAX);
+        let id = table.id.map_or_else(by_place, |PortId(id)| id);
         Ok(PortConfig { id, address, subsystems: serves.transpose()?, origin })
     }
 

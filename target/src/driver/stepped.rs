@@ -9,7 +9,7 @@ use nvme_proto::log::AnaState;
 use nvme_proto::{Nqn, Nsid};
 use rdma::{Device, Provider, Time};
 
-use crate::config::{Medium, NamespaceSpec};
+use crate::config::{Medium, NamespaceName, NamespaceSettings};
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
@@ -217,8 +217,9 @@ impl Stepped {
 }
 
 fn zeros(nsid: Nsid) -> NewNamespace {
-    let name = format!("zeros {nsid}");
+    let bdev = format!("zeros {nsid}");
+    let name = NamespaceName::of_file(bdev.as_ref());
     let medium = Medium::Null { size_bytes: 64 << 10 };
-    let spec = NamespaceSpec::new(name.clone(), medium, false);
-    NewNamespace { nsid: Some(nsid), spec, bdev: name, opened: None }
+    let spec = NamespaceSettings::new(name, medium, false).into();
+    NewNamespace { nsid: Some(nsid), spec, bdev, opened: None }
 }

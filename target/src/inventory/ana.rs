@@ -5,12 +5,28 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::Status;
 use nvme_proto::log::AnaState;
+use serde::Deserialize;
 
 use crate::limits::{ANA_GROUPS, ANA_TRANSITION};
 
 /// ANA Group Identifier, 1 to `ANA_GROUPS`. The namespaces of a group share one state at each port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "u32")]
 pub struct AnaGroupId(u32);
+
+impl TryFrom<u32> for AnaGroupId {
+    type Error = String;
+
+    fn try_from(id: u32) -> Result<Self, String> {
+        Self::new(id).ok_or_else(|| format!("must be a group of 1 to {ANA_GROUPS}"))
+    }
+}
+
+impl Default for AnaGroupId {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 impl AnaGroupId {
     /// Group of namespaces without an explicit group.

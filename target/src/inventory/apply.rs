@@ -154,10 +154,9 @@ mod tests {
     use nvme_proto::{Nqn, Nsid};
 
     use super::*;
-    use crate::config::{Config, Medium, NamespaceSpec};
+    use crate::config::{Config, HostPolicy, Medium, NamespaceSettings, SubsystemSpec};
     use crate::doorbell::Doorbell;
     use crate::inventory::edit::namespaces::NewNamespace;
-    use crate::inventory::edit::subsystems::NewSubsystem;
     use crate::inventory::error::ChangeError;
 
     const NQN: &str = "nqn.2026-01.io.feedrail:t";
@@ -186,7 +185,7 @@ mod tests {
         let inventory = inventory();
         let (before, generation) = (exported(&inventory), inventory.exports().generation());
         let medium = Medium::File { path: "/no/such/file".into(), root: None };
-        let spec = NamespaceSpec::new("gone".into(), medium, false);
+        let spec = NamespaceSettings::new("gone".into(), medium, false).into();
         let new = NewNamespace { nsid: None, spec, bdev: "gone".into(), opened: None };
         let edited = inventory.edit(|edit| {
             edit.remove_namespace(&nqn(), Nsid(1))?;
@@ -200,20 +199,6 @@ mod tests {
         let tried = inventory.try_edit(|edit| edit.remove_namespace(&nqn(), Nsid(1)));
         assert_eq!(tried.expect("it is there").len(), 1);
         assert_eq!(exported(&inventory), before);
-    }
-
-    /// A configuration file cannot have them either.
-    #[test]
-    fn empty_texts_are_refused() {
-        let inventory = inventory();
-        let spec = NamespaceSpec::new("n".into(), Medium::Null { size_bytes: 4096 }, false);
-        let unnamed = NamespaceSpec { name: String::new(), ..spec.clone() };
-        let no_content = NamespaceSpec { content_id: Some(String::new()), ..spec };
-        for spec in [unnamed, no_content] {
-            let new = NewNamespace { nsid: None, spec, bdev: "n".into(), opened: None };
-            let error = inventory.edit(|edit| edit.add_namespace(&nqn(), new)).expect_err("empty");
-            assert!(matches!(error, ChangeError::Name | ChangeError::NoContentId), "{error}");
-        }
     }
 
     #[test]
@@ -241,15 +226,8 @@ mod tests {
         let inventory = inventory();
         let add = |name: &str| {
             let nqn: Nqn = name.parse().expect("valid");
-            let new = NewSubsystem {
-                nqn,
-                serial: None,
-                model: None,
-                allow_any_host: false,
-                deallocate: true,
-                nsid_last: None,
-            };
-            inventory.edit(|edit| edit.add_subsystem(new)).expect("a new name");
+            let new = SubsystemSpec::new(nqn, HostPolicy::Listed(Vec::new()));
+            inventory.edit(|edit| edit.add_subsystem(new, None)).expect("a new name");
             let index = inventory.subsystem(&nqn).expect("it is there").index;
             (index.slot, index.serial)
         };

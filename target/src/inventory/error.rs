@@ -152,8 +152,6 @@ pub(crate) enum ChangeError {
     /// The name of the namespace is empty or too long.
     #[error("a name has 1 to {NAME_BYTES} bytes")]
     Name,
-    #[error("content_id is empty; write what names these bytes, as a checksum or a version")]
-    NoContentId,
     /// A request to clear write protection names a namespace that was added as read-only.
     #[error("namespace {nsid} of {nqn} was added to be read only")]
     ReadOnly { nqn: String, nsid: Nsid },

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use nvme_proto::Nsid;
 
 use crate::config::{
-    Config, DirectoryConfig, Medium, NamespaceConfig, NamespaceSpec, SubsystemConfig,
+    Config, DirectoryConfig, Medium, NamespaceConfig, NamespaceSettings, NamespaceSpec,
+    SubsystemConfig,
 };
 use crate::inventory::error::ExportError;
 use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
@@ -56,7 +57,7 @@ impl ListedNamespaces {
             return Ok(Self { configs, nsids: None, left_out: LeftOutSummary::default() });
         }
         let (shards, left_out) = all_shards(&subsystem.directories, left_out)?;
-        let names: Vec<&str> = shards.iter().map(|(_, shard)| shard.relative.as_str()).collect();
+        let names: Vec<&str> = shards.iter().map(|(_, shard)| &*shard.relative).collect();
         let reserved = subsystem.namespaces.iter().map(|n| n.nsid).chain(others.iter().copied());
         let reserved: BTreeSet<u32> = reserved.map(|nsid| nsid.0).collect();
         let mut nsids = NsidFile::open(&config.state_dir, &subsystem.nqn)?;
@@ -111,7 +112,10 @@ fn all_shards<'a>(
         summary.add_all(found.left_out);
         for shard in found.shards {
             if !names.insert(shard.relative.clone()) {
-                return Err(ExportError::SameName { origin: origin(), name: shard.relative });
+                return Err(ExportError::SameName {
+                    origin: origin(),
+                    name: shard.relative.to_string(),
+                });
             }
             shards.push((directory, shard));
         }
@@ -125,14 +129,15 @@ fn of_shard(
     shard: Shard,
     nsid: Nsid,
 ) -> NamespaceConfig {
-    let content_id = directory.content_id.as_ref().map(|id| format!("{id}/{}", shard.relative));
+    let content_id = directory.content_id.as_ref().map(|id| id.of_file(&shard.relative));
     let medium = Medium::File { path: shard.path, root: Some(shard.root) };
-    let spec = NamespaceSpec {
+    let settings = NamespaceSettings {
         content_id,
-        lba_shift: directory.lba_shift,
+        block_shift: directory.block_shift,
         direct_io: directory.direct_io,
-        ..NamespaceSpec::new(shard.relative, medium, directory.writable)
+        ..NamespaceSettings::new(shard.relative, medium, directory.writable)
     };
+    let spec = NamespaceSpec::from(settings);
     spec.resolve(nsid, &subsystem.identity, directory.origin.clone())
 }
 
@@ -143,8 +148,8 @@ fn distinct(configs: &[NamespaceConfig]) -> Result<(), ExportError> {
         if let Some(other) = seen.insert(config.uuid, config) {
             return Err(ExportError::SameIdentity {
                 origin: config.origin.clone(),
-                name: config.name.clone(),
-                other: other.name.clone(),
+                name: config.name.to_string(),
+                other: other.name.to_string(),
             });
         }
     }

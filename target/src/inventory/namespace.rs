@@ -14,7 +14,7 @@ use crate::backend::{
     Backend, FileBackend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend,
     OpenedFile,
 };
-use crate::config::NamespaceConfig;
+use crate::config::{NamespaceConfig, NamespaceName};
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::index::NamespaceIndex;
@@ -162,7 +162,7 @@ impl Namespace {
     /// Creates the namespace with other hosts that see it; `None` for all hosts.
     pub(crate) fn visible_to(&self, hosts: Option<BTreeSet<Nqn>>) -> Self {
         let mut namespace = self.clone();
-        namespace.config.visible_to = hosts;
+        namespace.config.settings.visible_to = hosts;
         namespace
     }
 
@@ -183,9 +183,9 @@ impl Namespace {
     }
 
     /// Creates the namespace with another name in log messages and reports.
-    pub(crate) fn named(&self, name: String) -> Self {
+    pub(crate) fn named(&self, name: NamespaceName) -> Self {
         let mut namespace = self.clone();
-        namespace.config.name = name;
+        namespace.config.settings.name = name;
         namespace
     }
 
@@ -287,6 +287,6 @@ impl Namespace {
 
 impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Namespace({} \"{}\", {} bytes)", self.nsid, self.config.name, self.exact_bytes)
+        write!(f, "Namespace({} \"{}\", {} bytes)", self.nsid, self.name(), self.exact_bytes)
     }
 }

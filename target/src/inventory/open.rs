@@ -7,7 +7,7 @@ use crate::backend::decorator::{Delay, Fault, FaultPlan, Tear};
 use crate::backend::{
     self, Backend, CachePolicy, CacheRoom, FileKey, FilePlace, OpenError, OpenMode, OpenedBackend,
 };
-use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
+use crate::config::{BlockShift, DirectIo, DiskFaults, Medium, NamespaceConfig, Origin};
 use crate::inventory::error::ExportError;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
@@ -41,13 +41,18 @@ struct FileUse {
     writable: bool,
 }
 
+impl FileUse {
+    fn of(config: &NamespaceConfig) -> Self {
+        let (name, origin) = (config.name.to_string(), config.origin.clone());
+        Self { name, origin, writable: config.writable }
+    }
+}
+
 impl Files {
     /// Lists the files and devices of exported namespaces.
     pub(super) fn of<'a>(namespaces: impl Iterator<Item = &'a Arc<Namespace>>) -> Self {
         let file = |namespace: &Arc<Namespace>| {
-            let NamespaceConfig { name, origin, writable, .. } = &namespace.config;
-            let (name, origin) = (name.clone(), origin.clone());
-            Some((namespace.file_key?, FileUse { name, origin, writable: *writable }))
+            Some((namespace.file_key?, FileUse::of(&namespace.config)))
         };
         Self(namespaces.filter_map(file).collect())
     }
@@ -63,14 +68,13 @@ impl Files {
         match self.0.get(&key) {
             Some(other) if other.writable || namespace.writable => Err(ExportError::SameFile {
                 origin: namespace.origin.clone(),
-                name: namespace.name.clone(),
+                name: namespace.name.to_string(),
                 other: other.name.clone(),
                 other_origin: other.origin.clone(),
             }),
             Some(_) => Ok(()),
             None => {
-                let (name, origin) = (namespace.name.clone(), namespace.origin.clone());
-                self.0.insert(key, FileUse { name, origin, writable: namespace.writable });
+                self.0.insert(key, FileUse::of(namespace));
                 Ok(())
             }
         }
@@ -93,12 +97,12 @@ pub(super) fn make(
     decorate: Decorate<'_>,
 ) -> Namespace {
     tracing::debug!(
-        nsid = %config.nsid, name = config.name, bytes = opened.exact_bytes,
+        nsid = %config.nsid, name = &*config.name, bytes = opened.exact_bytes,
         lba_bytes = 1_u32 << opened.lba_shift, writable = config.writable, access = %opened.access,
         "namespace"
     );
     if config.faults != DiskFaults::NONE {
-        tracing::warn!(name = config.name, faults = ?config.faults, "this disk misbehaves on purpose");
+        tracing::warn!(name = &*config.name, faults = ?config.faults, "this disk misbehaves on purpose");
         opened.backend = with_faults(&config.faults, opened.backend);
     }
     opened.backend = decorate(&config, opened.backend);
@@ -129,7 +133,11 @@ pub(super) fn open_medium(
         DirectIo::Always => CachePolicy::Bypass,
         DirectIo::Never => CachePolicy::Use,
     };
-    let mode = OpenMode { writable: config.writable, lba_shift: config.lba_shift, cache };
+    let mode = OpenMode {
+        writable: config.writable,
+        lba_shift: config.block_shift.map(BlockShift::get),
+        cache,
+    };
     match &config.medium {
         Medium::File { path, root } => {
             backend::open_file(FilePlace { path, root: root.as_deref() }, mode)

@@ -85,7 +85,7 @@ impl Tearable {
                 "power failure may tear a {lba_bytes}-byte logical block: the device writes {unit_bytes} bytes as \
                  one; set lba_bytes = {unit_bytes}"
             );
-            (namespace.name.clone(), text)
+            (namespace.name.to_string(), text)
         });
     }
 
@@ -98,16 +98,15 @@ impl Tearable {
 
 #[cfg(test)]
 mod tests {
-    use nvme_proto::{Nqn, Nsid};
+    use nvme_proto::Nsid;
     use uuid::Uuid;
 
     use super::*;
     use crate::backend::{self, OpenMode};
-    use crate::config::{Machine, Medium, NamespaceSpec, Origin, SubsystemIdentity};
+    use crate::config::{Medium, NamespaceSettings, Origin};
 
     #[test]
     fn tearable_blocks_are_warned_of_once() {
-        let machine = Machine::with_id(Uuid::from_u128(7));
         let mut tearable = Tearable::default();
         let mut note = |name: &str, lba_bytes: u32, unit, writable| {
             let lba_shift = Some(lba_bytes.trailing_zeros() as u8);
@@ -115,9 +114,9 @@ mod tests {
             let mut opened = backend::open_memory(8192, mode).expect("there is memory");
             opened.write_unit_bytes = unit;
             let medium = Medium::Memory { size_bytes: 8192 };
-            let spec = NamespaceSpec::new(name.to_owned(), medium, writable);
-            let identity = SubsystemIdentity::new(&machine, Nqn::DISCOVERY, None);
-            let namespace = spec.resolve(Nsid(1), &identity, Origin("a test".into()));
+            let settings = NamespaceSettings::new(name.into(), medium, writable);
+            let namespace =
+                settings.with_uuid(Uuid::from_u128(7), Nsid(1), Origin("a test".into()));
             tearable.note(&namespace, &opened);
         };
         note("whole", 4096, Some(4096), true);

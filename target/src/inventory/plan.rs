@@ -137,7 +137,7 @@ fn refuse_written(
         let Some(OwnedNamespace { subsystem, namespace }) = found else { continue };
         if config.writable || namespace.writable {
             return Err(ExportError::Written {
-                name: config.name.clone(),
+                name: config.name.to_string(),
                 origin: config.origin.clone(),
                 nqn: subsystem.nqn.to_string(),
                 nsid: namespace.nsid,

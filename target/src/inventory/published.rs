@@ -427,7 +427,7 @@ impl Drop for CoreExports {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Medium, NamespaceSpec};
+    use crate::config::{Config, Medium, NamespaceSettings};
     use crate::inventory::Inventory;
     use crate::inventory::apply::Applied;
     use crate::inventory::close::Closed;
@@ -455,7 +455,7 @@ mod tests {
 
     fn add(inventory: &Inventory, path: &std::path::Path) -> Result<Applied, ChangeError> {
         let medium = Medium::File { path: path.to_owned(), root: None };
-        let spec = NamespaceSpec::new("file".into(), medium, true);
+        let spec = NamespaceSettings::new("file".into(), medium, true).into();
         let new = NewNamespace { nsid: None, spec, bdev: "file".into(), opened: None };
         inventory.edit(|edit| edit.add_namespace(&nqn(), new)).map(|(_, applied)| applied)
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::FileType;
 
 use crate::backend::{FolderEntry, ServedRoot};
-use crate::config::DirectoryConfig;
+use crate::config::{DirectoryConfig, NamespaceName};
 use crate::inventory::left_out::{LeftOutFiles, LeftOutSummary};
 use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 
@@ -15,7 +15,7 @@ use crate::limits::{DIRECTORY_DEPTH, MAX_NAMESPACES};
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Shard {
     /// Path relative to the exported directory.
-    pub relative: String,
+    pub relative: NamespaceName,
     /// Real path of the file, with symlinks resolved.
     pub path: PathBuf,
     /// Real path of the exported directory.
@@ -160,11 +160,13 @@ fn classify_symlink(root: &ServedRoot, relative: &Path) -> DirectoryEntry {
 
 fn shard(root: &ServedRoot, relative: &Path, real: &Path) -> DirectoryEntry {
     match relative.to_str() {
-        Some(relative) if relative.len() <= crate::derived_ids::NAME_BYTES => {
-            let (path, root) = (root.path().join(real), Arc::from(root.path()));
-            DirectoryEntry::Shard(Shard { relative: relative.to_owned(), path, root })
-        }
-        Some(_) => DirectoryEntry::Unusable("its relative path is too long"),
+        Some(relative) => match NamespaceName::try_from(relative.to_owned()) {
+            Ok(relative) => {
+                let (path, root) = (root.path().join(real), Arc::from(root.path()));
+                DirectoryEntry::Shard(Shard { relative, path, root })
+            }
+            Err(_) => DirectoryEntry::Unusable("its relative path is too long"),
+        },
         None => DirectoryEntry::Unusable("its path is not UTF-8"),
     }
 }
@@ -182,7 +184,7 @@ mod tests {
             suffix: suffix.into(),
             writable: false,
             content_id: None,
-            lba_shift: None,
+            block_shift: None,
             direct_io: crate::config::DirectIo::default(),
             watch: false,
             origin: Origin("test".into()),
@@ -211,7 +213,7 @@ mod tests {
         let found = scan(&config(root, ".tar"), &mut LeftOutFiles::default()).expect("shards");
         // .hidden.tar, empty.tar, out.tar and dangling.tar: the links to folders have no suffix.
         assert_eq!((found.left_out.count, found.left_out.examples.len()), (4, 4));
-        let names: Vec<_> = found.shards.iter().map(|shard| shard.relative.as_str()).collect();
+        let names: Vec<_> = found.shards.iter().map(|shard| &*shard.relative).collect();
         assert_eq!(names, ["b.tar", "inside.tar", "sub/a.tar"]);
     }
 

@@ -53,9 +53,8 @@ impl Subsystem {
     ) -> Self {
         Self {
             nqn: config.nqn,
-            // The parser of the configuration has checked the lengths.
-            serial: AsciiField::new(&config.serial).unwrap_or_default(),
-            model: AsciiField::new(&config.model).unwrap_or_default(),
+            serial: config.serial,
+            model: config.model,
             deallocate: config.deallocate,
             identity: config.identity,
             hosts: Mutex::new((&config.hosts).into()),
@@ -73,8 +72,8 @@ impl Subsystem {
     /// that are fixed while it exists.
     pub(crate) fn difference(&self, config: &SubsystemConfig) -> Option<&'static str> {
         let keys = [
-            ("serial", self.serial == AsciiField::new(&config.serial).unwrap_or_default()),
-            ("model", self.model == AsciiField::new(&config.model).unwrap_or_default()),
+            ("serial", self.serial == config.serial),
+            ("model", self.model == config.model),
             ("deallocate", self.deallocate == config.deallocate),
             ("dataset_id", self.identity == config.identity),
         ];

@@ -9,8 +9,7 @@ use uuid::Uuid;
 
 use super::rpc::RpcError;
 use crate::backend::{self, FilePlace, OpenMode, OpenedBackend};
-use crate::config::{Medium, NamespaceSpec};
-use crate::derived_ids::{self, NAME_BYTES};
+use crate::config::{BlockShift, Medium, NamespaceName, NamespaceSettings, NamespaceSpec};
 use crate::inventory::namespace::Namespace;
 
 /// Most bdevs that clients may create.
@@ -23,12 +22,8 @@ pub(super) struct Bdevs(BTreeMap<String, Bdev>);
 /// Bdev. Its file or device is not open before a namespace is made of it.
 #[derive(Clone, Debug)]
 pub(super) struct Bdev {
-    pub(super) medium: Medium,
-    pub(super) writable: bool,
-    /// Logical block size as a power of two; `None` chooses that of the file or device.
-    pub(super) lba_shift: Option<u8>,
-    /// UUID of a namespace of the bdev; `None` derives it from the medium.
-    pub(super) uuid: Option<Uuid>,
+    /// Settings of a namespace that is made of it, as far as its client gives none.
+    pub(super) spec: NamespaceSpec,
     pub(super) kind: BdevKind,
     /// Memory of a malloc bdev, which keeps its content while no namespace is made of it.
     memory: Option<OpenedBackend>,
@@ -48,6 +43,15 @@ pub(super) enum BdevKind {
 }
 
 impl BdevKind {
+    /// Kind of bdev for the medium of a namespace from the configuration file.
+    pub(super) fn of(medium: &Medium) -> Self {
+        match medium {
+            Medium::File { .. } | Medium::Block { .. } => Self::Uring,
+            Medium::Null { .. } => Self::Null,
+            Medium::Memory { .. } => Self::Malloc,
+        }
+    }
+
     /// Value of `product_name` in `bdev_get_bdevs`, as in SPDK.
     pub(super) fn product_name(self) -> &'static str {
         match self {
@@ -130,41 +134,46 @@ impl Bdevs {
         let metadata = std::fs::metadata(&path).map_err(|error| {
             RpcError::invalid_params(format_args!("filename: {}: {error}", path.display()))
         })?;
+        let name = NamespaceName::of_file(&path);
         let medium = match std::os::unix::fs::FileTypeExt::is_block_device(&metadata.file_type()) {
             true => Medium::Block { path },
             false => Medium::File { path, root: None },
         };
-        let lba_shift = params.block_size.filter(|bytes| *bytes > 0).map(lba_shift).transpose()?;
-        let (writable, uuid) = (!params.readonly, params.uuid);
-        let bdev = Bdev { medium, writable, lba_shift, uuid, kind, memory: None };
-        self.add(params.name, bdev)
+        let block_size = params.block_size.filter(|bytes| *bytes > 0);
+        let block_shift = block_size.map(block_shift_of).transpose()?;
+        let settings = NamespaceSettings {
+            block_shift,
+            ..NamespaceSettings::new(name, medium, !params.readonly)
+        };
+        self.add(params.name, Bdev::new(settings, params.uuid, kind))
     }
 
     /// Creates a bdev whose reads return zeros and whose writes are discarded. Returns the name.
     pub(super) fn create_null(&mut self, params: NullParams) -> Result<String, RpcError> {
-        let lba_shift = lba_shift(params.block_size)?;
-        let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
-        let (medium, uuid) = (Medium::Null { size_bytes }, params.uuid);
-        let lba_shift = Some(lba_shift);
-        let kind = BdevKind::Null;
-        let writable = !params.readonly;
-        let bdev = Bdev { medium, writable, lba_shift, uuid, kind, memory: None };
-        self.add(params.name, bdev)
+        let block_shift = block_shift_of(params.block_size)?;
+        let medium = Medium::Null { size_bytes: size_bytes(params.num_blocks, block_shift)? };
+        let settings = NamespaceSettings {
+            block_shift: Some(block_shift),
+            ..NamespaceSettings::new(self.check_name(&params.name)?, medium, !params.readonly)
+        };
+        self.add(params.name, Bdev::new(settings, params.uuid, BdevKind::Null))
     }
 
     /// Creates a bdev in memory, filled with zeros. Returns the name.
     pub(super) fn create_malloc(&mut self, params: MallocParams) -> Result<String, RpcError> {
-        let lba_shift = lba_shift(params.block_size)?;
-        let size_bytes = size_bytes(params.num_blocks, lba_shift)?;
-        let lba_shift = Some(lba_shift);
+        let block_shift = block_shift_of(params.block_size)?;
+        let size_bytes = size_bytes(params.num_blocks, block_shift)?;
         let name = params.name.unwrap_or_else(|| self.free_name("Malloc"));
-        self.check_name(&name)?;
+        let settings_name = self.check_name(&name)?;
+        let lba_shift = Some(block_shift.get());
         let mode = OpenMode { writable: true, lba_shift, ..OpenMode::default() };
         let memory = Some(backend::open_memory(size_bytes, mode).map_err(RpcError::internal)?);
-        let (medium, uuid) = (Medium::Memory { size_bytes }, params.uuid);
-        let kind = BdevKind::Malloc;
-        let writable = !params.readonly;
-        self.add(name, Bdev { medium, writable, lba_shift, uuid, kind, memory })
+        let medium = Medium::Memory { size_bytes };
+        let settings = NamespaceSettings {
+            block_shift: Some(block_shift),
+            ..NamespaceSettings::new(settings_name, medium, !params.readonly)
+        };
+        self.add(name, Bdev { memory, ..Bdev::new(settings, params.uuid, BdevKind::Malloc) })
     }
 
     fn free_name(&self, prefix: &str) -> String {
@@ -173,17 +182,15 @@ impl Bdevs {
         names.find(|name| !self.0.contains_key(name)).unwrap_or_default()
     }
 
-    fn check_name(&self, name: &str) -> Result<(), RpcError> {
-        if name.is_empty() || name.len() > NAME_BYTES {
-            let message = format!("name: must be 1 to {NAME_BYTES} bytes long");
-            return Err(RpcError::invalid_params(message));
-        }
+    fn check_name(&self, name: &str) -> Result<NamespaceName, RpcError> {
+        let checked = NamespaceName::try_from(name.to_owned())
+            .map_err(|error| RpcError::invalid_params(format_args!("name: {error}")))?;
         if self.0.contains_key(name) {
             let message = format!("name: there is a bdev {name} already");
             return Err(RpcError::invalid_params(message));
         }
         match self.0.len() < MAX_BDEVS {
-            true => Ok(()),
+            true => Ok(checked),
             false => Err(RpcError::internal(format_args!("more than {MAX_BDEVS} bdevs"))),
         }
     }
@@ -213,7 +220,8 @@ impl Bdevs {
 
     /// Sets the size of a null bdev; does nothing for others.
     pub(super) fn set_null_size(&mut self, name: &str, bytes: u64) {
-        if let Some(Bdev { medium: Medium::Null { size_bytes }, .. }) = self.0.get_mut(name) {
+        let medium = self.0.get_mut(name).map(|bdev| &mut bdev.spec.settings.medium);
+        if let Some(Medium::Null { size_bytes }) = medium {
             *size_bytes = bytes;
         }
     }
@@ -231,9 +239,22 @@ impl Bdevs {
 }
 
 impl Bdev {
-    /// Logical block size in bytes; 512, SPDK's default, if none was given.
-    pub(super) fn block_bytes(&self) -> u32 {
-        self.lba_shift.map_or(512, |shift| 1 << shift)
+    fn new(settings: NamespaceSettings, uuid: Option<Uuid>, kind: BdevKind) -> Self {
+        let spec = NamespaceSpec { uuid, ..settings.into() };
+        Self { spec, kind, memory: None }
+    }
+
+    pub(super) fn medium(&self) -> &Medium {
+        &self.spec.settings.medium
+    }
+
+    pub(super) fn writable(&self) -> bool {
+        self.spec.settings.writable
+    }
+
+    /// Logical block size in bytes; `None` chooses that of the file or device.
+    pub(super) fn block_bytes(&self) -> Option<u32> {
+        self.spec.settings.block_shift.map(BlockShift::bytes)
     }
 
     /// Present size in bytes, for a bdev without a namespace.
@@ -241,36 +262,12 @@ impl Bdev {
     /// # Errors
     /// A file or device cannot be opened or measured.
     pub(super) fn size_bytes(&self) -> io::Result<u64> {
-        match &self.medium {
+        match self.medium() {
             Medium::Null { size_bytes } | Medium::Memory { size_bytes } => Ok(*size_bytes),
             Medium::File { path, .. } | Medium::Block { path } => {
                 FilePlace::named(path).find()?.size_bytes()
             }
         }
-    }
-
-    /// Returns a bdev for the medium of a namespace from the configuration file.
-    pub(super) fn of_namespace(namespace: &Namespace) -> Self {
-        let medium = namespace.config.medium.clone();
-        let kind = match medium {
-            Medium::File { .. } | Medium::Block { .. } => BdevKind::Uring,
-            Medium::Null { .. } => BdevKind::Null,
-            Medium::Memory { .. } => BdevKind::Malloc,
-        };
-        let (writable, lba_shift) = (namespace.writable, Some(namespace.lba_shift));
-        Self { medium, writable, lba_shift, uuid: None, kind, memory: None }
-    }
-
-    /// Default name of a namespace of the bdev: the file name, or else the bdev's name.
-    pub(super) fn namespace_name(&self, bdev: &str) -> String {
-        self.medium.path().map_or_else(|| bdev.to_owned(), derived_ids::file_name)
-    }
-
-    /// Returns the settings of a namespace of the bdev.
-    pub(super) fn namespace(&self, bdev: &str) -> NamespaceSpec {
-        let (name, medium) = (self.namespace_name(bdev), self.medium.clone());
-        let (uuid, lba_shift) = (self.uuid, self.lba_shift);
-        NamespaceSpec { uuid, lba_shift, ..NamespaceSpec::new(name, medium, self.writable) }
     }
 
     /// Memory of a malloc bdev; `None` for others, which are opened with their namespace.
@@ -284,18 +281,15 @@ pub(super) fn bdev_name(namespace: &Namespace) -> &str {
     namespace.bdev.as_deref().unwrap_or(namespace.name())
 }
 
-fn lba_shift(block_size: u32) -> Result<u8, RpcError> {
-    match block_size {
-        512 | 1024 | 2048 | 4096 => Ok(block_size.trailing_zeros() as u8),
-        _ => {
-            let message = format!("block_size: {block_size} is not 512, 1024, 2048 or 4096");
-            Err(RpcError::invalid_params(message))
-        }
-    }
+fn block_shift_of(block_size: u32) -> Result<BlockShift, RpcError> {
+    BlockShift::try_from(block_size).map_err(|_| {
+        let message = format!("block_size: {block_size} is not 512, 1024, 2048 or 4096");
+        RpcError::invalid_params(message)
+    })
 }
 
-fn size_bytes(num_blocks: u64, lba_shift: u8) -> Result<u64, RpcError> {
-    let bytes = num_blocks.checked_mul(1 << lba_shift).filter(|bytes| *bytes > 0);
+fn size_bytes(num_blocks: u64, block_shift: BlockShift) -> Result<u64, RpcError> {
+    let bytes = num_blocks.checked_mul(block_shift.bytes().into()).filter(|bytes| *bytes > 0);
     // `off_t`, the offset in a file, is a signed 64-bit number.
     let bytes = bytes.filter(|bytes| i64::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| {

@@ -79,17 +79,18 @@ impl Methods {
             let namespace = exported.get(name).map(Arc::as_ref);
             let (block_bytes, size_bytes) = match namespace {
                 Some(namespace) => (namespace.lba_bytes(), Some(namespace.exact_bytes)),
-                None => (bdev.block_bytes(), bdev.size_bytes().ok()),
+                // 512 is SPDK's default.
+                None => (bdev.block_bytes().unwrap_or(512), bdev.size_bytes().ok()),
             };
             json!({
                 "name": name,
                 "product_name": bdev.kind.product_name(),
-                "uuid": namespace.map(|one| one.uuid()).or(bdev.uuid).map(|id| id.to_string()),
+                "uuid": namespace.map(|one| one.uuid()).or(bdev.spec.uuid).map(|id| id.to_string()),
                 "block_size": block_bytes,
                 "num_blocks": size_bytes.map(|bytes| bytes / u64::from(block_bytes)),
                 "claimed": namespace.is_some(),
-                "filename": bdev.medium.path().map(|path| path.display().to_string()),
-                "readonly": !bdev.writable,
+                "filename": bdev.medium().path().map(|path| path.display().to_string()),
+                "readonly": !bdev.writable(),
             })
         };
         Ok(bdevs.iter().filter(wanted).map(describe).collect())

@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::ana::state_name;
-use super::bdev::{Bdev, Bdevs};
+use super::bdev::{BdevKind, Bdevs};
 use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::identifiers::derived_nguid;
-use crate::config::{DirectIo, DiskFaults, Medium, NamespaceConfig};
+use crate::config::{
+    DirectIo, DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec,
+};
 use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
@@ -29,29 +31,39 @@ pub(super) fn parts() -> Value {
 /// Calls that create the bdevs: those of clients, and one for each namespace of the configuration
 /// file.
 pub(super) fn bdev_calls(bdevs: &Bdevs, inventory: &Inventory) -> Vec<Value> {
-    let named = bdevs.iter().map(|(name, bdev)| bdev_call(name, bdev));
+    let named = bdevs.iter().map(|(name, bdev)| {
+        let NamespaceSpec { uuid, settings, .. } = &bdev.spec;
+        bdev_call(bdev.kind, name, *uuid, settings, bdev.block_bytes())
+    });
     let mut calls: Vec<_> = named.collect();
     for subsystem in inventory.subsystems() {
         for namespace in subsystem.namespaces().iter().filter(|one| one.bdev.is_none()) {
             let name = medium_name(&subsystem, namespace);
-            calls.push(bdev_call(&name, &Bdev::of_namespace(namespace)));
+            let settings = &namespace.config.settings;
+            let kind = BdevKind::of(&settings.medium);
+            calls.push(bdev_call(kind, &name, None, settings, Some(namespace.lba_bytes())));
         }
     }
     calls
 }
 
-fn bdev_call(name: &str, bdev: &Bdev) -> Value {
+fn bdev_call(
+    kind: BdevKind,
+    name: &str,
+    uuid: Option<Uuid>,
+    settings: &NamespaceSettings,
+    block_bytes: Option<u32>,
+) -> Value {
     let mut params = json!({ "name": name });
-    if let Some(uuid) = bdev.uuid {
+    if let Some(uuid) = uuid {
         params["uuid"] = uuid.to_string().into();
     }
-    let block_bytes = bdev.lba_shift.map(|shift| 1_u64 << shift);
-    match &bdev.medium {
+    match &settings.medium {
         Medium::File { path, .. } | Medium::Block { path } => {
             // A relative path in the configuration file starts at the target's working directory.
             let path = std::path::absolute(path).unwrap_or_else(|_| path.clone());
             params["filename"] = path.display().to_string().into();
-            params["readonly"] = (!bdev.writable).into();
+            params["readonly"] = (!settings.writable).into();
             if let Some(bytes) = block_bytes {
                 params["block_size"] = bytes.into();
             }
@@ -59,13 +71,13 @@ fn bdev_call(name: &str, bdev: &Bdev) -> Value {
         Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {
             let bytes = block_bytes.unwrap_or(512);
             params["block_size"] = bytes.into();
-            params["num_blocks"] = (size_bytes / bytes).into();
-            if !bdev.writable {
+            params["num_blocks"] = (size_bytes / u64::from(bytes)).into();
+            if !settings.writable {
                 params["readonly"] = true.into();
             }
         }
     }
-    json!({ "method": bdev.kind.create_method(), "params": params })
+    json!({ "method": kind.create_method(), "params": params })
 }
 
 /// Calls that create referrals, subsystems, and namespaces made of the bdevs.
@@ -110,11 +122,12 @@ fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Val
             "nsid": namespace.nsid.0,
             "uuid": namespace.uuid().to_string(),
         });
-        if namespace.name() != Bdev::of_namespace(namespace).namespace_name(&bdev_name) {
+        let default_name = namespace.path().map(NamespaceName::of_file);
+        if namespace.name() != default_name.as_deref().unwrap_or(&bdev_name) {
             described["name"] = namespace.name().into();
         }
         if let Some(content_id) = &namespace.config.content_id {
-            described["content_id"] = content_id.as_str().into();
+            described["content_id"] = (**content_id).into();
         }
         if namespace.config.direct_io != DirectIo::default() {
             described["direct_io"] = namespace.config.direct_io.word().into();
@@ -185,7 +198,7 @@ pub(super) fn losses(inventory: &Inventory) -> Vec<String> {
 }
 
 fn losses_of(namespace: &Namespace) -> impl Iterator<Item = &'static str> {
-    let NamespaceConfig { faults, medium, .. } = &namespace.config;
+    let NamespaceSettings { faults, medium, .. } = &namespace.config.settings;
     let block_bytes = 1 << namespace.lba_shift;
     let in_blocks = match medium {
         Medium::Null { size_bytes } | Medium::Memory { size_bytes } => {

@@ -11,7 +11,9 @@ use uuid::Uuid;
 
 use super::rpc::RpcError;
 use crate::config::identifiers::derived_nguid;
-use crate::config::{Config, DirectIo, Medium, NamespaceConfig, PortConfig, SubsystemConfig};
+use crate::config::{
+    Config, DirectIo, Medium, NamespaceConfig, NamespaceSettings, PortConfig, SubsystemConfig,
+};
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::ana::AnaGroupId;
@@ -209,7 +211,7 @@ impl TomlWriter<'_> {
             if !said.contains(&shard.nsid) {
                 self.warnings.push(format!(
                     "{} ({}) is not exported; the directory will export it again",
-                    shard.name, shard.origin
+                    &*shard.name, shard.origin
                 ));
             }
         }
@@ -268,23 +270,20 @@ fn new_subsystem(subsystem: &Subsystem) -> Table {
 
 /// Creates the table of a namespace with all keys, since derived values may differ at run time.
 fn new_namespace(config: &NamespaceConfig) -> Table {
-    let NamespaceConfig {
-        nsid,
+    let NamespaceConfig { nsid, uuid, nguid, settings, origin: _ } = config;
+    let NamespaceSettings {
         name,
-        uuid,
-        nguid,
         eui64,
         medium,
         // Faults stay in tables of the file; namespaces added at run time have none.
         faults: _,
         writable,
         content_id,
-        lba_shift,
+        block_shift,
         direct_io,
         ana_group,
         visible_to,
-        origin: _,
-    } = config;
+    } = settings;
     let mut table = Table::new();
     table.insert("nsid", value(i64::from(nsid.0)));
     let kind = match medium {
@@ -305,7 +304,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
             table.insert("size_bytes", value(i64::try_from(*size_bytes).unwrap_or(i64::MAX)));
         }
     }
-    table.insert("name", value(name));
+    table.insert("name", value(&**name));
     table.insert("uuid", value(uuid.to_string()));
     if *nguid != derived_nguid(*uuid) {
         table.insert("nguid", value(Uuid::from_bytes(*nguid).simple().to_string()));
@@ -315,10 +314,10 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
     }
     table.insert("read_only", value(!writable));
     if let Some(content_id) = content_id {
-        table.insert("content_id", value(content_id));
+        table.insert("content_id", value(&**content_id));
     }
-    if let Some(shift) = lba_shift {
-        table.insert("lba_bytes", value(1_i64 << shift));
+    if let Some(shift) = block_shift {
+        table.insert("lba_bytes", value(i64::from(shift.bytes())));
     }
     if *direct_io != DirectIo::default() {
         table.insert("direct_io", value(direct_io.word()));

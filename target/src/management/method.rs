@@ -28,12 +28,14 @@ use super::subsystem::{
     TransportParams, describe_address, describe_socket_address, parse_host,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::config::{ExportRoots, NamespaceSpec};
+use crate::config::values::Nguid;
+use crate::config::{
+    ContentId, Eui64, ExportRoots, NamespaceName, NamespaceSettings, NamespaceSpec,
+};
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::{AllowedHosts, HostsChange, VisibilityChange};
-use crate::inventory::ana::AnaGroupId;
 use crate::inventory::edit::Edit;
 use crate::inventory::edit::namespaces::NewNamespace;
 use crate::inventory::error::{ChangeError, ExportError};
@@ -175,7 +177,7 @@ impl Methods {
 
     fn rename_namespace(&self, params: Params) -> Result<Value, RpcError> {
         let RenameParams { nqn, nsid, name } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
+        let (nqn, name) = (parse_nqn(&nqn)?, parse_name(name)?);
         self.edit(|edit| edit.rename_namespace(&nqn, Nsid(nsid), name))?;
         Ok(true.into())
     }
@@ -256,8 +258,8 @@ impl Methods {
 
     fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
         let params: CreateParams = read(params)?;
-        let new = params.subsystem(self.associations.inventory().limits().cntlids)?;
-        self.edit(|edit| edit.add_subsystem(new))?;
+        let (spec, nsid_last) = params.subsystem(self.associations.inventory().limits().cntlids)?;
+        self.edit(|edit| edit.add_subsystem(spec, nsid_last))?;
         Ok(true.into())
     }
 
@@ -457,25 +459,29 @@ impl Methods {
             let message = format!("{name} is the bdev of a namespace already");
             return Err(RpcError::invalid_params(message));
         }
-        let eui64 = namespace.eui64.as_deref().map(str::parse).transpose();
+        let eui64 = namespace.eui64.map(Eui64::try_from).transpose();
         let eui64 =
             eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
+        let own_name = namespace.name.map(parse_name).transpose()?;
+        let content_id = namespace.content_id.map(ContentId::try_from).transpose();
+        let content_id = content_id
+            .map_err(|error| RpcError::invalid_params(format_args!("content_id {error}")))?;
         // 0 lets the target choose the NSID, as in SPDK.
         let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
         // 0 stands for the default group (in SPDK, for the group with the number of the NSID).
         let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
-        let spec = bdev.namespace(name);
-        let spec = NamespaceSpec {
-            name: namespace.name.unwrap_or(spec.name),
-            uuid: namespace.uuid.or(spec.uuid),
-            nguid: namespace.nguid.map(Uuid::into_bytes),
+        let NamespaceSpec { uuid, settings, .. } = bdev.spec.clone();
+        let settings = NamespaceSettings {
+            name: own_name.unwrap_or(settings.name),
             eui64,
-            content_id: namespace.content_id,
+            content_id,
             direct_io: namespace.direct_io,
-            ana_group: ana_group.unwrap_or(AnaGroupId::DEFAULT),
+            ana_group: ana_group.unwrap_or_default(),
             visible_to: namespace.no_auto_visible.then(BTreeSet::new),
-            ..spec
+            ..settings
         };
+        let nguid = namespace.nguid.map(|id| Nguid(id.into_bytes()));
+        let spec = NamespaceSpec { uuid: namespace.uuid.or(uuid), nguid, settings };
         let new = NewNamespace { nsid, spec, bdev: name.clone(), opened: bdev.memory() };
         self.edit(|edit| edit.add_namespace(&nqn, new)).map(|(nsid, _)| nsid.0.into())
     }
@@ -525,6 +531,10 @@ fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 
+fn parse_name(name: String) -> Result<NamespaceName, RpcError> {
+    NamespaceName::try_from(name).map_err(|_| refusal(ChangeError::Name))
+}
+
 /// Converts an error: a wrong name is the client's (invalid params), a medium that cannot be opened
 /// the target's (internal error).
 pub(super) fn refusal(error: ChangeError) -> RpcError {
@@ -555,7 +565,7 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "read_only": namespace.write_protected(),
         "write_protected": namespace.is_protected(),
         "direct_io": namespace.config.direct_io.word(),
-        "content_id": namespace.config.content_id,
+        "content_id": namespace.config.content_id.as_deref(),
         "anagrpid": namespace.ana_group.get(),
         "nguid": Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase(),
     });

@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::rpc::RpcError;
-use crate::config::{self, parse_nqn};
-use crate::inventory::edit::subsystems::NewSubsystem;
+use crate::config::values::PrintableText;
+use crate::config::{self, HostPolicy, SubsystemSpec, parse_nqn};
+use crate::inventory::error::ChangeError;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::limits::{CntlidRange, MAX_ALLOWED_HOSTS};
@@ -92,9 +93,12 @@ fn yes() -> bool {
 }
 
 impl CreateParams {
-    /// Converts the parameters. The CNTLID limits must be omitted or equal to the target's,
-    /// `cntlids`.
-    pub(super) fn subsystem(self, cntlids: CntlidRange) -> Result<NewSubsystem, RpcError> {
+    /// Returns the settings, and the highest NSID unless it is the target's limit. The CNTLID limits
+    /// must be omitted or equal to the target's, `cntlids`.
+    pub(super) fn subsystem(
+        self,
+        cntlids: CntlidRange,
+    ) -> Result<(SubsystemSpec, Option<u32>), RpcError> {
         let first = self.min_cntlid.unwrap_or(cntlids.first);
         let last = self.max_cntlid.unwrap_or(cntlids.last);
         if (first, last) != (cntlids.first, cntlids.last) {
@@ -104,16 +108,20 @@ impl CreateParams {
                 cntlids.first, cntlids.last
             )));
         }
-        Ok(NewSubsystem {
-            nqn: parse_nqn(&self.nqn)
-                .map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))?,
-            serial: self.serial_number,
-            model: self.model_number,
-            allow_any_host: self.allow_any_host,
+        let nqn = parse_nqn(&self.nqn)
+            .map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))?;
+        let hosts = match self.allow_any_host {
+            true => HostPolicy::Any,
+            false => HostPolicy::Listed(Vec::new()),
+        };
+        let spec = SubsystemSpec {
+            serial: self.serial_number.map(printable).transpose()?,
+            model: self.model_number.map(printable).transpose()?,
             deallocate: self.deallocate,
-            // 0 stands for the default, as in SPDK.
-            nsid_last: self.max_namespaces.filter(|most| *most != 0),
-        })
+            ..SubsystemSpec::new(nqn, hosts)
+        };
+        // 0 stands for the default, as in SPDK.
+        Ok((spec, self.max_namespaces.filter(|most| *most != 0)))
     }
 }
 
@@ -159,6 +167,10 @@ fn service(address: &ListenAddress, subnqn: Option<&str>) -> Result<SocketAddr, 
             Err(RpcError::invalid_params(message))
         }
     }
+}
+
+fn printable<const N: usize>(text: String) -> Result<PrintableText<N>, RpcError> {
+    PrintableText::try_from(text).map_err(|_| RpcError::invalid_params(ChangeError::NotAscii))
 }
 
 pub(super) fn parse_host(text: &str) -> Result<Nqn, RpcError> {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use feedrail_target::backend::Backend;
 use feedrail_target::config::{
-    AnaGroupId, DirectIo, DiskFaults, Medium as MediumConfig, NamespaceConfig, Origin,
+    DirectIo, Medium as MediumConfig, NamespaceConfig, NamespaceSettings, Origin,
 };
 use feedrail_target::testing::Delay;
 use feedrail_target::testing::{FileBackend, MemoryBackend};
@@ -119,24 +119,17 @@ impl Disk {
 
     pub(super) fn namespace(&self, nqn: &Nqn, nsid: Nsid) -> NamespaceConfig {
         let uuid = Uuid::new_v5(&Uuid::NAMESPACE_OID, format!("{nqn} {}", self.name).as_bytes());
-        NamespaceConfig {
-            nsid,
-            name: self.name.clone(),
-            uuid,
-            nguid: *uuid.as_bytes(),
-            eui64: None,
-            medium: self.medium.clone(),
-            faults: DiskFaults::NONE,
-            writable: self.writable,
+        let name = self.name.clone().try_into().expect("a short name");
+        let block_bytes = self.lba_shift.map(|shift| 1 << shift);
+        let settings = NamespaceSettings {
             // Its content outlives its target.
-            content_id: Some(self.name.clone()),
-            lba_shift: self.lba_shift,
+            content_id: Some(self.name.clone().try_into().expect("a name")),
+            block_shift: block_bytes.map(|bytes: u32| bytes.try_into().expect("a block size")),
             // What is in the page cache of this machine does not follow from the seed.
             direct_io: DirectIo::Always,
-            ana_group: AnaGroupId::DEFAULT,
-            visible_to: None,
-            origin: Origin(format!("disk {}", self.name)),
-        }
+            ..NamespaceSettings::new(name, self.medium.clone(), self.writable)
+        };
+        settings.with_uuid(uuid, nsid, Origin(format!("disk {}", self.name)))
     }
 
     /// The backend in place of the target's own.

@@ -23,7 +23,7 @@ use feedrail_target::stepped::Stepped;
 use feedrail_target::stepped::Stop;
 use feedrail_target::stepped::Turn;
 use feedrail_target::stepped::{Engine, Inline};
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::{AsciiField, Nqn, Nsid};
 use rdma::sim::{Sim, SimDevice, SimNetwork};
 use rdma::{Device, DeviceStats, GroupStats, Time};
 use uuid::Uuid;
@@ -317,8 +317,8 @@ impl TargetNode {
         let machine = Machine::with_id(Uuid::from_u128(1));
         let subsystem = SubsystemConfig {
             nqn: self.nqn,
-            serial: "SIM".into(),
-            model: "Simulated".into(),
+            serial: AsciiField::new("SIM").expect("ASCII"),
+            model: AsciiField::new("Simulated").expect("ASCII"),
             hosts: HostPolicy::Any,
             deallocate: true,
             identity: SubsystemIdentity::new(&machine, self.nqn, None),

@@ -11,22 +11,26 @@ use uuid::Uuid;
 
 use super::Reader;
 use crate::backend::BackendError;
-use crate::config::identifiers::{Eui64, Identifiers};
+use crate::config::identifiers::Identifiers;
 use crate::config::quick;
 use crate::config::units::ByteCount;
-use crate::config::{
-    AnaGroupId, ConfigError, DirectIo, DirectoryConfig, DiskFaults, HostPolicy, Medium,
-    NamespaceConfig, NamespaceSpec, SubsystemConfig,
+use crate::config::values::{
+    ConfiguredNsid, FaultDelayMicros, FaultInterval, Nguid, PrintableText,
 };
-use crate::derived_ids::{self, SubsystemIdentity};
-use crate::limits::{ANA_GROUPS, MAX_ALLOWED_HOSTS, NSID_LAST};
+use crate::config::{
+    AnaGroupId, BlockShift, ConfigError, ContentId, DirectIo, DirectoryConfig, DiskFaults, Eui64,
+    HostPolicy, Medium, NamespaceConfig, NamespaceName, NamespaceSettings, NamespaceSpec,
+    SubsystemConfig, SubsystemSpec,
+};
+use crate::derived_ids::SubsystemIdentity;
+use crate::limits::{MAX_ALLOWED_HOSTS, NSID_LAST};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SubsystemTable {
     nqn: Spanned<String>,
-    serial: Option<Spanned<String>>,
-    model: Option<Spanned<String>>,
+    serial: Option<PrintableText<20>>,
+    model: Option<PrintableText<40>>,
     #[serde(default)]
     allow_any_host: bool,
     allowed_hosts: Option<Vec<Spanned<String>>>,
@@ -41,31 +45,49 @@ pub(super) struct SubsystemTable {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NamespaceTable {
-    nsid: Option<Spanned<u32>>,
+    nsid: Option<Spanned<ConfiguredNsid>>,
     kind: Option<BackingKind>,
     path: Option<Spanned<PathBuf>>,
     size_bytes: Option<Spanned<ByteCount>>,
-    name: Option<Spanned<String>>,
+    name: Option<NamespaceName>,
     read_only: Option<bool>,
-    content_id: Option<Spanned<String>>,
+    content_id: Option<ContentId>,
     uuid: Option<Uuid>,
-    nguid: Option<Spanned<String>>,
-    eui64: Option<Spanned<String>>,
-    lba_bytes: Option<Spanned<u32>>,
+    nguid: Option<Nguid>,
+    eui64: Option<Eui64>,
+    lba_bytes: Option<BlockShift>,
     direct_io: Option<Spanned<DirectIo>>,
-    ana_group: Option<Spanned<u32>>,
+    #[serde(default)]
+    ana_group: AnaGroupId,
     visible_to: Option<Vec<Spanned<String>>>,
-    faults: Option<FaultsTable>,
+    #[serde(default)]
+    faults: DiskFaults,
 }
 
+/// Table `faults` of a namespace.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct FaultsTable {
-    fail_every: Option<Spanned<u64>>,
+pub(in crate::config) struct FaultsTable {
+    fail_every: Option<FaultInterval>,
     #[serde(default)]
     fail_with: FailWith,
-    delay_us: Option<Spanned<u64>>,
-    tear_every: Option<Spanned<u64>>,
+    delay_us: Option<FaultDelayMicros>,
+    tear_every: Option<FaultInterval>,
+}
+
+impl From<FaultsTable> for DiskFaults {
+    fn from(table: FaultsTable) -> Self {
+        Self {
+            fail_every: table.fail_every.map(|every| every.0),
+            fail_with: match table.fail_with {
+                FailWith::Medium => BackendError::from_errno(libc::EIO),
+                FailWith::NoSpace => BackendError::from_errno(libc::ENOSPC),
+                FailWith::Gone => BackendError::from_errno(libc::ENODEV),
+            },
+            delay: table.delay_us.map(|delay| Duration::from_micros(delay.0)),
+            tear_every: table.tear_every.map(|every| every.0),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Default, Deserialize)]
@@ -89,12 +111,12 @@ enum BackingKind {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectoryTable {
-    path: Spanned<PathBuf>,
+    path: PathBuf,
     #[serde(default)]
     suffix: String,
     read_only: Option<bool>,
-    content_id: Option<Spanned<String>>,
-    lba_bytes: Option<Spanned<u32>>,
+    content_id: Option<ContentId>,
+    lba_bytes: Option<BlockShift>,
     #[serde(default)]
     direct_io: DirectIo,
     #[serde(default)]
@@ -139,25 +161,19 @@ impl Reader<'_> {
                            management = \"PATH\" to add namespaces at run time";
             return Err(self.document.error(at, message));
         }
-        let identity = SubsystemIdentity::new(&self.machine, nqn, table.dataset_id);
-        let serial = match &table.serial {
-            Some(serial) => self.ascii(serial, 20)?,
-            None => identity.serial(),
-        };
-        let model = match &table.model {
-            Some(model) => self.ascii(model, 40)?,
-            None => derived_ids::MODEL.to_owned(),
-        };
-        Ok(SubsystemConfig {
+        let spec = SubsystemSpec {
+            nqn,
+            serial: table.serial,
+            model: table.model,
             hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
             deallocate: table.deallocate.unwrap_or(true),
-            namespaces: self.namespaces(table.namespace, &identity, identifiers)?,
-            directories: self.directories(table.directory)?,
-            origin: self.document.origin(at),
-            nqn,
-            serial,
-            model,
-            identity,
+            dataset_id: table.dataset_id,
+        };
+        let subsystem = spec.resolve(&self.machine, self.document.origin(at));
+        Ok(SubsystemConfig {
+            namespaces: self.namespaces(table.namespace, &subsystem.identity, identifiers)?,
+            directories: self.directories(table.directory),
+            ..subsystem
         })
     }
 
@@ -213,16 +229,6 @@ impl Reader<'_> {
             .map_err(|message| self.document.error(text.span().start, message))
     }
 
-    fn ascii(&self, text: &Spanned<String>, most: usize) -> Result<String, ConfigError> {
-        let value = text.get_ref();
-        let printable = value.bytes().all(|b| (0x20..0x7F).contains(&b));
-        if value.trim().is_empty() || value.len() > most || !printable {
-            let message = format!("must be 1 to {most} printable ASCII characters");
-            return Err(self.document.error(text.span().start, message));
-        }
-        Ok(value.clone())
-    }
-
     fn namespaces(
         &self,
         tables: Vec<Spanned<NamespaceTable>>,
@@ -230,7 +236,8 @@ impl Reader<'_> {
         identifiers: &mut Identifiers,
     ) -> Result<Vec<NamespaceConfig>, ConfigError> {
         let taken = self.explicit_nsids(&tables)?;
-        let mut free = (1..=NSID_LAST).filter(|nsid| !taken.contains(nsid));
+        let nsids = (1..=NSID_LAST).map(ConfiguredNsid);
+        let mut free = nsids.filter(|nsid| !taken.contains(nsid));
         let mut namespaces = Vec::with_capacity(tables.len());
         for table in tables {
             let at = table.span().start;
@@ -255,10 +262,9 @@ impl Reader<'_> {
     fn explicit_nsids(
         &self,
         tables: &[Spanned<NamespaceTable>],
-    ) -> Result<BTreeSet<u32>, ConfigError> {
+    ) -> Result<BTreeSet<ConfiguredNsid>, ConfigError> {
         let mut taken = BTreeSet::new();
         for nsid in tables.iter().filter_map(|table| table.get_ref().nsid.as_ref()) {
-            self.in_range(nsid, 1, NSID_LAST, "namespace id")?;
             if !taken.insert(*nsid.get_ref()) {
                 let message =
                     "another namespace of this subsystem has this nsid; they must be unique";
@@ -270,43 +276,37 @@ impl Reader<'_> {
 
     fn namespace(
         &self,
-        nsid: u32,
+        nsid: ConfiguredNsid,
         table: Spanned<NamespaceTable>,
         identity: &SubsystemIdentity,
     ) -> Result<NamespaceConfig, ConfigError> {
         let at = table.span().start;
         let table = table.into_inner();
-        let lba_shift = self.lba_shift(table.lba_bytes.as_ref())?;
-        let medium = self.medium(at, &table, lba_shift)?;
-        let name = self.name(nsid, &table, &medium)?;
+        let medium = self.medium(at, &table)?;
         let synthetic = matches!(table.kind, Some(BackingKind::Null | BackingKind::Memory));
         if let Some(direct_io) = table.direct_io.as_ref().filter(|_| synthetic) {
             let message = "memory and null namespaces do no I/O; remove direct_io";
             return Err(self.document.error(direct_io.span().start, message));
         }
-        let spec = NamespaceSpec {
-            name,
+        let default_name = || match &medium {
+            Medium::File { path, .. } | Medium::Block { path } => NamespaceName::of_file(path),
+            Medium::Null { .. } => NamespaceName::numbered("null", nsid),
+            Medium::Memory { .. } => NamespaceName::numbered("memory", nsid),
+        };
+        let settings = NamespaceSettings {
+            name: table.name.unwrap_or_else(default_name),
             medium,
             writable: !table.read_only.unwrap_or(!synthetic),
-            uuid: table.uuid,
-            nguid: self.nguid(table.nguid.as_ref())?,
-            eui64: table.eui64.as_ref().map(|text| self.eui64(text)).transpose()?,
-            content_id: self.content_id(table.content_id.as_ref())?,
-            lba_shift,
+            eui64: table.eui64,
+            content_id: table.content_id,
+            block_shift: table.lba_bytes,
             direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
-            ana_group: self.ana_group(table.ana_group.as_ref())?,
+            ana_group: table.ana_group,
             visible_to: table.visible_to.map(|hosts| self.visible_to(&hosts)).transpose()?,
-            faults: self.faults(table.faults.as_ref())?,
+            faults: table.faults,
         };
-        Ok(spec.resolve(Nsid(nsid), identity, self.document.origin(at)))
-    }
-
-    fn ana_group(&self, id: Option<&Spanned<u32>>) -> Result<AnaGroupId, ConfigError> {
-        let Some(id) = id else { return Ok(AnaGroupId::DEFAULT) };
-        AnaGroupId::new(*id.get_ref()).ok_or_else(|| {
-            let message = format!("must be a group of 1 to {ANA_GROUPS}");
-            self.document.error(id.span().start, message)
-        })
+        let spec = NamespaceSpec { uuid: table.uuid, nguid: table.nguid, settings };
+        Ok(spec.resolve(Nsid(nsid.0), identity, self.document.origin(at)))
     }
 
     fn visible_to(&self, hosts: &[Spanned<String>]) -> Result<BTreeSet<Nqn>, ConfigError> {
@@ -317,66 +317,16 @@ impl Reader<'_> {
         hosts.iter().map(|host| self.host(host)).collect()
     }
 
-    fn faults(&self, table: Option<&FaultsTable>) -> Result<DiskFaults, ConfigError> {
-        let Some(table) = table else { return Ok(DiskFaults::NONE) };
-        let every = |value: &Option<Spanned<u64>>| {
-            let checked = value.as_ref().map(|n| self.in_range(n, 1, u64::MAX, "operations"));
-            checked.transpose()
-        };
-        let delay = table.delay_us.as_ref().map(|us| {
-            self.in_range(us, 1, 60_000_000, "microseconds that every operation starts later")
-        });
-        Ok(DiskFaults {
-            fail_every: every(&table.fail_every)?,
-            fail_with: match table.fail_with {
-                FailWith::Medium => BackendError::from_errno(libc::EIO),
-                FailWith::NoSpace => BackendError::from_errno(libc::ENOSPC),
-                FailWith::Gone => BackendError::from_errno(libc::ENODEV),
-            },
-            delay: delay.transpose()?.map(Duration::from_micros),
-            tear_every: every(&table.tear_every)?,
-        })
-    }
-
-    fn name(
-        &self,
-        nsid: u32,
-        table: &NamespaceTable,
-        medium: &Medium,
-    ) -> Result<String, ConfigError> {
-        if let Some(name) = &table.name {
-            if name.get_ref().is_empty() || name.get_ref().len() > derived_ids::NAME_BYTES {
-                let message = format!("must be 1 to {} bytes long", derived_ids::NAME_BYTES);
-                return Err(self.document.error(name.span().start, message));
-            }
-            return Ok(name.get_ref().clone());
-        }
-        Ok(match medium {
-            Medium::File { path, .. } | Medium::Block { path } => derived_ids::file_name(path),
-            Medium::Null { .. } => format!("null-{nsid}"),
-            Medium::Memory { .. } => format!("memory-{nsid}"),
-        })
-    }
-
-    fn medium(
-        &self,
-        at: usize,
-        table: &NamespaceTable,
-        lba_shift: Option<u8>,
-    ) -> Result<Medium, ConfigError> {
-        match table.kind {
-            None => Ok(quick::medium(self.path_only(at, table)?)),
+    fn medium(&self, at: usize, table: &NamespaceTable) -> Result<Medium, ConfigError> {
+        Ok(match table.kind {
+            None => quick::medium(self.path_only(at, table)?),
             Some(BackingKind::File) => {
-                Ok(Medium::File { path: self.path_only(at, table)?, root: None })
+                Medium::File { path: self.path_only(at, table)?, root: None }
             }
-            Some(BackingKind::Block) => Ok(Medium::Block { path: self.path_only(at, table)? }),
-            Some(BackingKind::Null) => {
-                Ok(Medium::Null { size_bytes: self.size_only(at, table, lba_shift)? })
-            }
-            Some(BackingKind::Memory) => {
-                Ok(Medium::Memory { size_bytes: self.size_only(at, table, lba_shift)? })
-            }
-        }
+            Some(BackingKind::Block) => Medium::Block { path: self.path_only(at, table)? },
+            Some(BackingKind::Null) => Medium::Null { size_bytes: self.size_only(at, table)? },
+            Some(BackingKind::Memory) => Medium::Memory { size_bytes: self.size_only(at, table)? },
+        })
     }
 
     fn path_only(&self, at: usize, table: &NamespaceTable) -> Result<PathBuf, ConfigError> {
@@ -394,13 +344,8 @@ impl Reader<'_> {
         }
     }
 
-    fn size_only(
-        &self,
-        at: usize,
-        table: &NamespaceTable,
-        lba_shift: Option<u8>,
-    ) -> Result<u64, ConfigError> {
-        let lba_bytes = 1_u64 << lba_shift.unwrap_or(9);
+    fn size_only(&self, at: usize, table: &NamespaceTable) -> Result<u64, ConfigError> {
+        let lba_bytes = table.lba_bytes.map_or(512, |shift| u64::from(shift.bytes()));
         match (&table.path, &table.size_bytes) {
             (Some(path), _) => {
                 let message =
@@ -422,59 +367,20 @@ impl Reader<'_> {
         }
     }
 
-    fn nguid(&self, text: Option<&Spanned<String>>) -> Result<Option<[u8; 16]>, ConfigError> {
-        let Some(text) = text else { return Ok(None) };
-        // Written like a UUID, with or without hyphens.
-        let parsed = Uuid::try_parse(text.get_ref()).map(|id| Some(id.into_bytes()));
-        parsed.map_err(|_| self.document.error(text.span().start, "must be 32 hexadecimal digits"))
-    }
-
-    fn eui64(&self, text: &Spanned<String>) -> Result<Eui64, ConfigError> {
-        let parsed = text.get_ref().parse();
-        parsed.map_err(|error: &str| self.document.error(text.span().start, error))
-    }
-
-    fn content_id(&self, text: Option<&Spanned<String>>) -> Result<Option<String>, ConfigError> {
-        match text {
-            Some(text) if text.get_ref().is_empty() => {
-                let message = "is empty; write what names these bytes, as a checksum or a version";
-                Err(self.document.error(text.span().start, message))
-            }
-            text => Ok(text.map(|text| text.get_ref().clone())),
-        }
-    }
-
-    fn lba_shift(&self, bytes: Option<&Spanned<u32>>) -> Result<Option<u8>, ConfigError> {
-        match bytes.map(|bytes| (*bytes.get_ref(), bytes.span().start)) {
-            None => Ok(None),
-            Some((512, _)) => Ok(Some(9)),
-            Some((1024, _)) => Ok(Some(10)),
-            Some((2048, _)) => Ok(Some(11)),
-            Some((4096, _)) => Ok(Some(12)),
-            Some((other, at)) => {
-                let message = format!("is {other}; must be 512, 1024, 2048 or 4096");
-                Err(self.document.error(at, message))
-            }
-        }
-    }
-
-    fn directories(
-        &self,
-        tables: Vec<Spanned<DirectoryTable>>,
-    ) -> Result<Vec<DirectoryConfig>, ConfigError> {
+    fn directories(&self, tables: Vec<Spanned<DirectoryTable>>) -> Vec<DirectoryConfig> {
         let directory = |table: Spanned<DirectoryTable>| {
             let origin = self.document.origin(table.span().start);
             let table = table.into_inner();
-            Ok(DirectoryConfig {
-                path: self.document.resolve(table.path.get_ref()),
+            DirectoryConfig {
+                path: self.document.resolve(&table.path),
                 suffix: table.suffix,
                 writable: !table.read_only.unwrap_or(true),
-                content_id: self.content_id(table.content_id.as_ref())?,
-                lba_shift: self.lba_shift(table.lba_bytes.as_ref())?,
+                content_id: table.content_id,
+                block_shift: table.lba_bytes,
                 direct_io: table.direct_io,
                 watch: table.watch,
                 origin,
-            })
+            }
         };
         tables.into_iter().map(directory).collect()
     }

@@ -162,8 +162,8 @@ fn common(controller: &Controller, nqn: Nqn) -> IdentifyController {
 
 fn discovery_controller(controller: &Controller) -> IdentifyController {
     let mut id = common(controller, controller.discovery_nqn());
-    id.sn = AsciiField::new(&derived_ids::discovery_serial()).unwrap_or_default();
-    id.mn = AsciiField::new(derived_ids::MODEL).unwrap_or_default();
+    id.sn = derived_ids::discovery_serial();
+    id.mn = derived_ids::MODEL;
     id.cntrltype = ControllerType::DISCOVERY;
     id.dctype = 1;
     id

@@ -7,8 +7,8 @@ use nvme_proto::{AdminCommand, Cid, FromBytes, Qid, Status};
 
 use super::admin::{get, identified, identify, log, set};
 use super::*;
+use crate::config::{HostPolicy, SubsystemSpec};
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::edit::subsystems::NewSubsystem;
 
 pub(super) fn discovery(associations: &Arc<Associations>, host_name: &str) -> Line {
     let mut line = Line::new(associations, 0, Time::ZERO);
@@ -75,15 +75,9 @@ fn a_discovery_service_may_have_a_name_of_its_own() {
         let mut io = Line::new(&associations, 0, Time::ZERO);
         assert!(!io.connect(&connect_command(1), &data).status().is_success());
     }
-    let new = NewSubsystem {
-        nqn: own,
-        serial: None,
-        model: None,
-        allow_any_host: true,
-        deallocate: true,
-        nsid_last: None,
-    };
-    let error = associations.inventory().edit(|edit| edit.add_subsystem(new)).expect_err("taken");
+    let new = SubsystemSpec::new(own, HostPolicy::Any);
+    let error =
+        associations.inventory().edit(|edit| edit.add_subsystem(new, None)).expect_err("taken");
     assert!(error.to_string().contains("discovery"), "{error}");
 }
 
@@ -163,14 +157,8 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
     let mut line = discovery(&associations, "stranger");
     let wants = Feature::AsyncEventConfig(AsyncEventConfig::new().with_discovery_log(true));
     assert!(set(&mut line, 0, wants).status().is_success());
-    let new = NewSubsystem {
-        nqn: Nqn::new("nqn.2026-01.io.feedrail:new").expect("valid"),
-        serial: None,
-        model: None,
-        allow_any_host: true,
-        deallocate: true,
-        nsid_last: None,
-    };
+    let nqn = Nqn::new("nqn.2026-01.io.feedrail:new").expect("valid");
+    let new = SubsystemSpec::new(nqn, HostPolicy::Any);
     // Fields of the header: the generation counter and the number of records.
     let header = |line: &mut Line| {
         let page = log(line, GetLogPage::new(LogId::DISCOVERY, 1024)).expect("offered");
@@ -178,8 +166,7 @@ fn hosts_hear_of_subsystems_that_come_and_go() {
         (header.genctr.get(), header.numrec.get())
     };
     let before = header(&mut line);
-    let nqn = new.nqn;
-    associations.inventory().edit(|edit| edit.add_subsystem(new)).expect("a new name");
+    associations.inventory().edit(|edit| edit.add_subsystem(new, None)).expect("a new name");
     assert_eq!(header(&mut line), before, "it is served nowhere");
     let allow = |any| {
         let change = HostsChange::AllowAny(any);

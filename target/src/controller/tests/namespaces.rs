@@ -10,7 +10,7 @@ use nvme_proto::{AdminCommand, Nsid, NvmCommand};
 
 use super::admin::{identified, log, read_changed, set};
 use super::*;
-use crate::config::NamespaceSpec;
+use crate::config::NamespaceSettings;
 use crate::inventory::allowed_host::VisibilityChange;
 use crate::inventory::edit::namespaces::NewNamespace;
 
@@ -88,11 +88,11 @@ fn hosts_hear_how_namespaces_can_be_reached() {
 
 fn null_namespace(nsid: Nsid, masked: bool) -> NewNamespace {
     let medium = crate::config::Medium::Null { size_bytes: 4096 };
-    let spec = NamespaceSpec {
+    let settings = NamespaceSettings {
         visible_to: masked.then(BTreeSet::new),
-        ..NamespaceSpec::new("new".into(), medium, true)
+        ..NamespaceSettings::new("new".into(), medium, true)
     };
-    NewNamespace { nsid: Some(nsid), spec, bdev: "new".into(), opened: None }
+    NewNamespace { nsid: Some(nsid), spec: settings.into(), bdev: "new".into(), opened: None }
 }
 
 #[test]

@@ -7,8 +7,7 @@ use nvme_proto::{Nqn, Nsid};
 use super::{AlteredNamespace, Edit, WantedNamespace};
 use crate::backend::{FileKey, OpenMode, OpenedBackend, measure_again, open_null};
 use crate::config::identifiers::{Identifiers, share_one};
-use crate::config::{DiskFaults, Medium, NamespaceConfig, NamespaceSpec, Origin};
-use crate::derived_ids::NAME_BYTES;
+use crate::config::{DiskFaults, Medium, NamespaceConfig, NamespaceName, NamespaceSpec, Origin};
 use crate::inventory::allowed_host::{HostsError, VisibilityChange};
 use crate::inventory::error::{ChangeError, ExportError};
 use crate::inventory::namespace::Namespace;
@@ -34,10 +33,6 @@ impl Edit<'_> {
         nqn: &Nqn,
         new: NewNamespace,
     ) -> Result<Nsid, ChangeError> {
-        check_name(&new.spec.name)?;
-        if new.spec.content_id.as_deref() == Some("") {
-            return Err(ChangeError::NoContentId);
-        }
         let subsystem = self.subsystem(nqn)?;
         let list = self.exports.list(subsystem.index);
         let mut free = (1..=subsystem.nsid_last).map(Nsid).filter(|nsid| list.get(*nsid).is_none());
@@ -111,9 +106,8 @@ impl Edit<'_> {
         &mut self,
         nqn: &Nqn,
         nsid: Nsid,
-        name: String,
+        name: NamespaceName,
     ) -> Result<(), ChangeError> {
-        check_name(&name)?;
         let old = self.namespace(nqn, nsid)?;
         self.alter(old, |namespace| namespace.named(name));
         Ok(())
@@ -130,7 +124,9 @@ impl Edit<'_> {
         let old = self.namespace(nqn, nsid)?;
         let refuse = |reason| ChangeError::NotResizable { nqn: nqn.to_string(), nsid, reason };
         let mut config = old.namespace.config.clone();
-        if let (Medium::Null { size_bytes }, Some(wanted)) = (&mut config.medium, size_bytes) {
+        if let (Medium::Null { size_bytes }, Some(wanted)) =
+            (&mut config.settings.medium, size_bytes)
+        {
             *size_bytes = wanted;
         }
         let opened = self.open_resized(&old.namespace, &config, size_bytes, refuse)?;
@@ -193,8 +189,4 @@ impl Edit<'_> {
         let new = OwnedNamespace::new(&old.subsystem, &new);
         self.altered.push(AlteredNamespace { old, new });
     }
-}
-
-fn check_name(name: &str) -> Result<(), ChangeError> {
-    if (1..=NAME_BYTES).contains(&name.len()) { Ok(()) } else { Err(ChangeError::Name) }
 }

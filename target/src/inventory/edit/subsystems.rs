@@ -3,45 +3,26 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nvme_proto::{AsciiField, Nqn};
+use nvme_proto::Nqn;
 
 use super::{Edit, StepKind};
-use crate::config::{HostPolicy, Origin, SubsystemConfig, SubsystemIdentity};
-use crate::derived_ids;
+use crate::config::{Origin, SubsystemConfig, SubsystemSpec};
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::error::ChangeError;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
 
-#[derive(Clone, Debug)]
-pub(crate) struct NewSubsystem {
-    pub(crate) nqn: Nqn,
-    /// Serial number of up to 20 characters; `None` derives it from this machine and the NQN.
-    pub(crate) serial: Option<String>,
-    /// Model number of up to 40 characters; `None` for the default of the target.
-    pub(crate) model: Option<String>,
-    pub(crate) allow_any_host: bool,
-    /// Whether hosts may deallocate logical blocks (Dataset Management).
-    pub(crate) deallocate: bool,
-    /// Highest NSID of a namespace; `None` for the target's limit.
-    pub(crate) nsid_last: Option<u32>,
-}
-
 impl Edit<'_> {
     /// Adds a subsystem that has no namespaces and is served at no port yet.
-    pub(crate) fn add_subsystem(&mut self, new: NewSubsystem) -> Result<(), ChangeError> {
-        let NewSubsystem { nqn, serial, model, allow_any_host, deallocate, nsid_last } = new;
+    /// `nsid_last` is the highest NSID of its namespaces, or `None` for the target's limit.
+    pub(crate) fn add_subsystem(
+        &mut self,
+        spec: SubsystemSpec,
+        nsid_last: Option<u32>,
+    ) -> Result<(), ChangeError> {
+        let nqn = spec.nqn;
         if self.inventory.is_discovery(&nqn) {
             return Err(ChangeError::DiscoveryName);
-        }
-        let identity = SubsystemIdentity::new(&self.inventory.machine, nqn, None);
-        let serial = serial.unwrap_or_else(|| identity.serial());
-        let model = model.unwrap_or_else(|| derived_ids::MODEL.to_owned());
-        let is_blank = |text: &String| text.trim().is_empty();
-        let fits =
-            AsciiField::<20>::new(&serial).is_some() && AsciiField::<40>::new(&model).is_some();
-        if !fits || is_blank(&serial) || is_blank(&model) {
-            return Err(ChangeError::NotAscii);
         }
         let nsid_last = nsid_last.unwrap_or(NSID_LAST);
         if !(1..=NSID_LAST).contains(&nsid_last) {
@@ -53,22 +34,8 @@ impl Edit<'_> {
         if self.subsystems.len() >= MAX_SUBSYSTEMS {
             return Err(ChangeError::TooManySubsystems);
         }
-        let hosts = match allow_any_host {
-            true => HostPolicy::Any,
-            false => HostPolicy::Listed(Vec::new()),
-        };
-        let config = SubsystemConfig {
-            nqn,
-            serial,
-            model,
-            hosts,
-            deallocate,
-            identity,
-            namespaces: Vec::new(),
-            directories: Vec::new(),
-            origin: Origin(format!("subsystem {nqn}")),
-        };
-        self.create_subsystem(&config, nsid_last);
+        let origin = Origin(format!("subsystem {nqn}"));
+        self.create_subsystem(&spec.resolve(&self.inventory.machine, origin), nsid_last);
         Ok(())
     }
 
