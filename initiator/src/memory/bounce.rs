@@ -61,7 +61,6 @@ impl BouncePool {
         self.free.pop().map(BounceChunk)
     }
 
-    /// Returns whether a chunk is free.
     pub(crate) fn has_free(&self) -> bool {
         !self.free.is_empty()
     }

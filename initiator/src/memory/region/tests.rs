@@ -3,8 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use proptest::prelude::*;
+use rdma::StillRegistered;
 
+use super::host_memory::{AnyRegion, Registration, ScopeId};
 use super::*;
+use crate::driver::process::Process;
 
 #[test]
 fn a_slice_is_split_and_joined() {
