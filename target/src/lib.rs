@@ -47,6 +47,7 @@ mod limits;
 mod listen_error;
 mod listen_retries;
 mod listeners;
+mod listening;
 mod log_level;
 mod management;
 mod metrics;
@@ -59,7 +60,7 @@ mod target;
 mod transport;
 
 pub use self::config::{Config, ConfigError, Quick};
-pub use self::listeners::{Listening, NotListening};
+pub use self::listening::{Listening, NotListening};
 pub use self::metrics::snapshot::{
     CacheStats, IoStats, PeerErrors, PoolStats, Stats, StorageErrors, SystemCallStats,
 };

@@ -10,7 +10,7 @@ use crate::config::{Config, Cores, PortConfig};
 use crate::core_context::pool::{PoolMemory, PoolPlan};
 use crate::driver::threads;
 use crate::inventory::Inventory;
-use crate::listeners::{Reachable, try_address};
+use crate::listening::{Reachable, try_address};
 use crate::management::SocketPlace;
 use crate::storage::Uring;
 use crate::target::StartError;

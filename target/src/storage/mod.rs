@@ -8,6 +8,7 @@ mod inline;
 mod ring_restrictions;
 mod trial;
 mod uring;
+mod uring_error;
 
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,8 @@ use slab::Slab;
 use self::calls::{CachedTries, GateDecision, Gates, Released, Visit, WaitingTry};
 pub use self::calls::{CallId, Engine, EngineEvent, EngineStats};
 pub use self::inline::Inline;
-pub use self::uring::{BufferRegistration, Uring, UringError};
+pub use self::uring::{BufferRegistration, Uring};
+pub use self::uring_error::UringError;
 
 use crate::backend::{
     Backend, BackendError, ClosingMedium, Operation, OperationKind, Step, SystemCall,
@@ -55,14 +57,12 @@ pub(crate) enum Submitted {
 pub(crate) enum StorageReport<T> {
     /// The operation has ended, and its span is free.
     Done {
-        /// Tag that it was submitted with.
         tag: T,
         /// Success, or the cause of the failure.
         result: Result<(), BackendError>,
     },
     /// The operation could not be cancelled; `Done` follows when it ends.
     NotCancelled {
-        /// Tag that it was submitted with.
         tag: T,
     },
 }
