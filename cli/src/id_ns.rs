@@ -90,10 +90,11 @@ fn to_json(id: &IdentifyNamespace) -> Map<String, Value> {
     });
     object.insert("lbafs".into(), formats.collect());
     if let Some(info) = id.file_info() {
-        object.insert(
-            "feedrail".into(),
-            json!({ "length": info.length_bytes(), "name": info.name() }),
-        );
+        let mut record = json!({ "length": info.length_bytes(), "name": info.name() });
+        if let Some(description) = info.description() {
+            record["description"] = description.into();
+        }
+        object.insert("feedrail".into(), record);
     }
     object
 }
@@ -112,7 +113,11 @@ fn to_text(id: &IdentifyNamespace, nsid: Nsid) -> String {
     }
     if let Some(info) = id.file_info() {
         let name = output::printable(info.name());
-        text += &format!("feedrail: length:{} name:{name}\n", info.length_bytes());
+        text += &format!("feedrail: length:{} name:{name}", info.length_bytes());
+        if let Some(description) = info.description() {
+            text += &format!(" description:{}", output::printable(description));
+        }
+        text.push('\n');
     }
     text
 }
@@ -174,5 +179,9 @@ mod tests {
         id.set_file_info(&FileInfo::new(18_071, "shard.bin"));
         assert_eq!(to_json(&id)["feedrail"], json!({ "length": 18_071, "name": "shard.bin" }));
         assert!(to_text(&id, Nsid(1)).ends_with("length:18071 name:shard.bin\n"));
+        let info = FileInfo::new(1, "a").with_generation(1).with_description("two words");
+        id.set_file_info(&info);
+        assert_eq!(to_json(&id)["feedrail"]["description"], "two words");
+        assert!(to_text(&id, Nsid(1)).ends_with("length:1 name:a description:two words\n"));
     }
 }

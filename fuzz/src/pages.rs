@@ -69,6 +69,7 @@ fn namespace(page: &[u8]) {
         let mut again = FileInfo::new(file.length_bytes(), file.name());
         if let Some(generation) = file.generation() {
             again = again.with_generation(generation);
+            again = again.with_description(file.description().unwrap_or_default());
         }
         assert_eq!(FileInfo::parse(&again.to_bytes()), Some(file));
     }

@@ -193,7 +193,6 @@ impl Target {
         self.runtime.turn_watch()
     }
 
-    /// Returns the metrics page.
     pub(crate) fn metrics(&self, format: MetricsFormat, detail: MetricsDetail) -> String {
         self.snapshot().to_text(format, detail)
     }
@@ -239,7 +238,12 @@ fn subsystem_snapshot(inventory: &Inventory, subsystem: &Subsystem) -> Subsystem
         media_errors: subsystem.errors.media(),
         io: inventory.io_of(subsystem),
         used: namespaces.iter().filter_map(|namespace| used_namespace(namespace)).collect(),
+        descriptions: namespaces.iter().filter_map(|one| description(one)).collect(),
     }
+}
+
+fn description(namespace: &Namespace) -> Option<(u32, String)> {
+    Some((namespace.nsid.0, namespace.config.description.as_deref()?.to_owned()))
 }
 
 /// Returns the snapshot of a namespace if it had I/O commands or has a fault.

@@ -277,9 +277,10 @@ struct BackingFile {
 const OPEN_TO_WRITES: &str = "hosts only read or have protected, and nvmet lets them write";
 const OTHER_BLOCKS: &str = "nvmet gives blocks of another size";
 /// Properties of a namespace that nvmet lacks, each with the text of its warning.
-const NO_PROPERTIES: [(&str, &str); 3] = [
+const NO_PROPERTIES: [(&str, &str); 4] = [
     ("name", "lose their name (name)"),
     ("content_id", "lose the name of their bytes (content_id)"),
+    ("description", "lose their description"),
     ("direct_io", "lose direct_io"),
 ];
 

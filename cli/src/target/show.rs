@@ -35,7 +35,17 @@ impl Show {
 }
 
 fn text(subsystems: &Value) -> String {
-    let heading = ["Subsystem", "NSID", "Size", "Block", "Access", "Name", "UUID", "Visible to"];
+    let heading = [
+        "Subsystem",
+        "NSID",
+        "Size",
+        "Block",
+        "Access",
+        "Name",
+        "UUID",
+        "Visible to",
+        "Description",
+    ];
     let rows: Vec<_> = items(subsystems).flat_map(namespaces).collect();
     let namespaces = output::table(&heading, &rows);
     let rows: Vec<_> = items(subsystems).map(access).collect();
@@ -67,6 +77,7 @@ fn namespaces(subsystem: &Value) -> Vec<Vec<String>> {
             printed(&namespace["name"]),
             printed(&namespace["uuid"]),
             if namespace["hosts"].is_null() { "all".into() } else { hosts(&namespace["hosts"]) },
+            printed(&namespace["description"]),
         ]
     };
     match subsystem["namespaces"].as_array() {

@@ -22,7 +22,6 @@ pub(crate) struct ExportRoots {
 pub(crate) struct OutsideRoots(PathBuf);
 
 impl ExportRoots {
-    /// Roots of a configuration.
     pub(crate) fn of(config: &Config) -> Self {
         let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
         let roots = config.export_roots.as_ref().map(|roots| roots.iter().map(real).collect());

@@ -6,9 +6,9 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 
 use nvme_proto::Nqn;
-use serde::Deserialize;
 use uuid::Uuid;
 
+use super::values::Eui64;
 use super::{Medium, NamespaceConfig};
 use crate::derived_ids::SubsystemIdentity;
 
@@ -21,28 +21,6 @@ pub(crate) enum Identifier {
     Nguid(Uuid),
     /// IEEE Extended Unique Identifier, 64 bits.
     Eui64(Eui64),
-}
-
-/// IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(try_from = "String")]
-pub struct Eui64(pub [u8; 8]);
-
-impl TryFrom<String> for Eui64 {
-    type Error = &'static str;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        let text = text.as_str();
-        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
-        number.map(|id| Self(id.to_be_bytes())).ok_or("must be 16 hexadecimal digits")
-    }
-}
-
-impl fmt::Display for Eui64 {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", u64::from_be_bytes(self.0))
-    }
 }
 
 impl Identifier {
@@ -92,12 +70,6 @@ pub(crate) enum IdentifierError {
     },
 }
 
-/// NGUID of a namespace without a configured one: the bytes of its UUID, as with SPDK.
-pub(crate) fn derived_nguid(uuid: Uuid) -> [u8; 16] {
-    uuid.into_bytes()
-}
-
-/// All identifiers of a namespace.
 fn of(namespace: &NamespaceConfig) -> impl Iterator<Item = Identifier> {
     let nguid = Uuid::from_bytes(namespace.nguid);
     let always = [Identifier::Uuid(namespace.uuid), Identifier::Nguid(nguid)];

@@ -30,14 +30,13 @@ use uuid::Uuid;
 
 pub use self::error::ConfigError;
 pub(crate) use self::export_roots::ExportRoots;
-pub use self::identifiers::Eui64;
 pub(crate) use self::namespace_spec::NamespaceSpec;
 pub use self::namespace_spec::{NamespaceConfig, NamespaceSettings};
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 pub use self::subsystem_spec::SubsystemConfig;
 pub(crate) use self::subsystem_spec::SubsystemSpec;
-pub use self::values::{BlockShift, ContentId, NamespaceName};
+pub use self::values::{BlockShift, ContentId, Description, Eui64, NamespaceName};
 
 use self::toml_model::FaultsTable;
 use crate::backend::{BackendError, FilePlace};

@@ -6,8 +6,9 @@ use std::ops::Deref;
 use nvme_proto::{Nqn, Nsid};
 use uuid::Uuid;
 
-use super::identifiers::{Eui64, derived_nguid};
-use super::values::{BlockShift, ContentId, NamespaceName, Nguid};
+use super::values::{
+    BlockShift, ContentId, Description, Eui64, NamespaceName, Nguid, derived_nguid,
+};
 use super::{AnaGroupId, DirectIo, DiskFaults, Medium, Origin};
 use crate::derived_ids::SubsystemIdentity;
 
@@ -26,6 +27,8 @@ pub struct NamespaceSettings {
     /// Operator's name for the bytes, the same on all targets that serve these bytes. The
     /// namespace's generation is derived from it.
     pub content_id: Option<ContentId>,
+    /// Operator's description, which hosts, reports and metrics show.
+    pub description: Option<Description>,
     /// Logical block size; `None` chooses 512, or more if direct I/O needs it.
     pub block_shift: Option<BlockShift>,
     /// Use of direct I/O; ignored without a file or device.
@@ -47,12 +50,24 @@ impl NamespaceSettings {
             writable,
             eui64: None,
             content_id: None,
+            description: None,
             block_shift: None,
             direct_io: DirectIo::default(),
             ana_group: AnaGroupId::DEFAULT,
             visible_to: None,
             faults: DiskFaults::NONE,
         }
+    }
+
+    /// Texts that differ from their defaults, with the keys that files and RPCs give them.
+    pub(crate) fn texts(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let direct_io = Some(self.direct_io).filter(|direct_io| *direct_io != DirectIo::default());
+        let texts = [
+            ("content_id", self.content_id.as_deref()),
+            ("description", self.description.as_deref()),
+            ("direct_io", direct_io.map(DirectIo::word)),
+        ];
+        texts.into_iter().filter_map(|(key, text)| Some((key, text?)))
     }
 
     /// Returns the namespace with this UUID, and with the NGUID that is derived from it.

@@ -420,6 +420,11 @@ const WRONG: &[(&str, &str, &str)] = &[
     ),
     ("polling_us = 0", "polling_us = ", "4:"),
     ("[[port]]", "[port]", "feedrail.toml:11:1: port: write [[port]] here: there may be several"),
+    (
+        "lba_bytes = 4096",
+        "description = \"a\\tb\"",
+        "30:15: subsystem.namespace.description: must be",
+    ),
     ("lba_bytes = 4096", "ana_group = 17", "must be a group of 1 to 16"),
     ("lba_bytes = 4096", "ana_group = 0", "must be a group of 1 to 16"),
     (

@@ -1,6 +1,6 @@
 //! Values of a configuration that are checked when they are read, from a file or an RPC.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::ops::{Deref, RangeInclusive};
 use std::path::Path;
 
@@ -73,7 +73,7 @@ impl BlockShift {
         self.0
     }
 
-    /// Size in bytes.
+    /// Size that files and RPCs give.
     pub fn bytes(self) -> u32 {
         1 << self.0
     }
@@ -101,7 +101,7 @@ impl NamespaceName {
         Self::ending(path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned())
     }
 
-    /// Whole path.
+    /// Whole path, for files that share a name.
     pub(super) fn of_path(path: &Path) -> Self {
         Self::ending(path.to_string_lossy().into_owned())
     }
@@ -173,6 +173,50 @@ impl Deref for ContentId {
     }
 }
 
+/// Operator's description of a namespace, of 1 to 256 bytes without control characters.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Description(String);
+
+impl TryFrom<String> for Description {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let fits = (1..=256).contains(&text.len()) && !text.contains(char::is_control);
+        if fits { Ok(Self(text)) } else { Err("must be 1 to 256 bytes without control characters") }
+    }
+}
+
+impl Deref for Description {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Eui64(pub [u8; 8]);
+
+impl TryFrom<String> for Eui64 {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        let text = text.as_str();
+        let is_hex = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_hex.then(|| u64::from_str_radix(text, 16).ok()).flatten();
+        number.map(|id| Self(id.to_be_bytes())).ok_or("must be 16 hexadecimal digits")
+    }
+}
+
+impl fmt::Display for Eui64 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", u64::from_be_bytes(self.0))
+    }
+}
+
 /// NGUID, written like a UUID with or without hyphens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -185,6 +229,11 @@ impl TryFrom<String> for Nguid {
         let parsed = Uuid::try_parse(&text).map(|id| Self(id.into_bytes()));
         parsed.map_err(|_| "must be 32 hexadecimal digits")
     }
+}
+
+/// NGUID of a namespace without a configured one: the bytes of its UUID, as with SPDK.
+pub(crate) fn derived_nguid(uuid: Uuid) -> [u8; 16] {
+    uuid.into_bytes()
 }
 
 /// Text of 1 to `N` printable ASCII characters that are not all spaces.

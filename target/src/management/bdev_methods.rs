@@ -120,7 +120,6 @@ impl Methods {
     }
 }
 
-/// Namespaces that are made of bdevs, by the name of the bdev.
 fn exported_bdevs(inventory: &Inventory) -> BTreeMap<String, Arc<Namespace>> {
     let subsystems = inventory.subsystems();
     let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());

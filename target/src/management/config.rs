@@ -10,10 +10,8 @@ use uuid::Uuid;
 use super::ana::state_name;
 use super::bdev::{BdevKind, Bdevs};
 use super::subsystem::{describe_address, describe_socket_address};
-use crate::config::identifiers::derived_nguid;
-use crate::config::{
-    DirectIo, DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec,
-};
+use crate::config::values::derived_nguid;
+use crate::config::{DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec};
 use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::namespace::Namespace;
@@ -126,12 +124,7 @@ fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Val
         if namespace.name() != default_name.as_deref().unwrap_or(&bdev_name) {
             described["name"] = namespace.name().into();
         }
-        if let Some(content_id) = &namespace.config.content_id {
-            described["content_id"] = (**content_id).into();
-        }
-        if namespace.config.direct_io != DirectIo::default() {
-            described["direct_io"] = namespace.config.direct_io.word().into();
-        }
+        namespace.config.texts().for_each(|(key, text)| described[key] = text.into());
         if namespace.ana_group != AnaGroupId::DEFAULT {
             described["anagrpid"] = namespace.ana_group.get().into();
         }

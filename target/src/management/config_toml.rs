@@ -10,9 +10,9 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 use uuid::Uuid;
 
 use super::rpc::RpcError;
-use crate::config::identifiers::derived_nguid;
+use crate::config::values::derived_nguid;
 use crate::config::{
-    Config, DirectIo, Medium, NamespaceConfig, NamespaceSettings, PortConfig, SubsystemConfig,
+    Config, Medium, NamespaceConfig, NamespaceSettings, PortConfig, SubsystemConfig,
 };
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::AllowedHosts;
@@ -278,9 +278,11 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         // Faults stay in tables of the file; namespaces added at run time have none.
         faults: _,
         writable,
-        content_id,
         block_shift,
-        direct_io,
+        // Those of `texts`.
+        content_id: _,
+        description: _,
+        direct_io: _,
         ana_group,
         visible_to,
     } = settings;
@@ -313,14 +315,11 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         table.insert("eui64", value(eui64.to_string()));
     }
     table.insert("read_only", value(!writable));
-    if let Some(content_id) = content_id {
-        table.insert("content_id", value(&**content_id));
+    for (key, text) in settings.texts() {
+        table.insert(key, value(text));
     }
     if let Some(shift) = block_shift {
         table.insert("lba_bytes", value(i64::from(shift.bytes())));
-    }
-    if *direct_io != DirectIo::default() {
-        table.insert("direct_io", value(direct_io.word()));
     }
     if *ana_group != AnaGroupId::DEFAULT {
         table.insert("ana_group", value(i64::from(ana_group.get())));

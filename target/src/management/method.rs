@@ -30,7 +30,7 @@ use super::subsystem::{
 use super::trace::{TraceParams, describe_trace};
 use crate::config::values::Nguid;
 use crate::config::{
-    ContentId, Eui64, ExportRoots, NamespaceName, NamespaceSettings, NamespaceSpec,
+    ContentId, Description, Eui64, ExportRoots, NamespaceName, NamespaceSettings, NamespaceSpec,
 };
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
@@ -462,6 +462,9 @@ impl Methods {
         let eui64 = namespace.eui64.map(Eui64::try_from).transpose();
         let eui64 =
             eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
+        let description = namespace.description.map(Description::try_from).transpose();
+        let description = description
+            .map_err(|error| RpcError::invalid_params(format_args!("description: {error}")))?;
         let own_name = namespace.name.map(parse_name).transpose()?;
         let content_id = namespace.content_id.map(ContentId::try_from).transpose();
         let content_id = content_id
@@ -475,6 +478,7 @@ impl Methods {
             name: own_name.unwrap_or(settings.name),
             eui64,
             content_id,
+            description,
             direct_io: namespace.direct_io,
             ana_group: ana_group.unwrap_or_default(),
             visible_to: namespace.no_auto_visible.then(BTreeSet::new),
@@ -569,6 +573,9 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
         "anagrpid": namespace.ana_group.get(),
         "nguid": Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase(),
     });
+    if let Some(description) = &namespace.config.description {
+        described["description"] = (**description).into();
+    }
     if let Some(eui64) = namespace.config.eui64 {
         described["eui64"] = eui64.to_string().to_uppercase().into();
     }

@@ -43,12 +43,10 @@ impl RpcError {
         Self { code: -32700, message: message.to_string() }
     }
 
-    /// Creates "Invalid Request": the JSON is not a request.
     pub(super) fn invalid_request(message: impl ToString) -> Self {
         Self { code: -32600, message: message.to_string() }
     }
 
-    /// Creates "Method not found".
     pub(super) fn no_method() -> Self {
         Self { code: -32601, message: "Method not found".into() }
     }
@@ -155,7 +153,6 @@ impl RpcCall {
     }
 }
 
-/// Creates a response object.
 pub(super) fn response(id: &Value, result: Result<Value, RpcError>) -> Value {
     match result {
         Ok(result) => json!({ "jsonrpc": "2.0", "id": id, "result": result }),

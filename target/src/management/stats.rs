@@ -35,7 +35,6 @@ fn completed(stats: &IoStats) -> u64 {
     reads + writes + flushes + write_zeroes + deallocates + compares
 }
 
-/// Describes the queues of a controller, each with its connection.
 pub(super) fn describe_queues(controller: &Controller) -> Vec<Value> {
     let address = describe_address(&controller.port);
     let describe = |qid: Qid| {

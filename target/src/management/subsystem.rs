@@ -93,8 +93,8 @@ fn yes() -> bool {
 }
 
 impl CreateParams {
-    /// Returns the settings, and the highest NSID unless it is the target's limit. The CNTLID limits
-    /// must be omitted or equal to the target's, `cntlids`.
+    /// Returns the settings, and the highest NSID unless it is the target's limit. The CNTLID
+    /// limits must be omitted or equal to the target's, `cntlids`.
     pub(super) fn subsystem(
         self,
         cntlids: CntlidRange,

@@ -28,7 +28,6 @@ const OF_ENGINES: [&str; 8] = [
 /// Counters that are shown for writable namespaces only.
 const OF_WRITERS: [&str; 5] = ["writes", "written_bytes", "flushes", "write_zeroes", "deallocates"];
 
-/// Values of all metrics of a target.
 pub(crate) struct TargetSnapshot {
     pub(crate) stats: Stats,
     /// Durations of the turns of each core's loop that did work.
@@ -36,7 +35,6 @@ pub(crate) struct TargetSnapshot {
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
 }
 
-/// Values of the metrics of one subsystem.
 pub(crate) struct SubsystemSnapshot {
     pub(crate) nqn: String,
     pub(crate) namespaces: usize,
@@ -48,9 +46,10 @@ pub(crate) struct SubsystemSnapshot {
     pub(crate) io: Option<SubsystemIoStats>,
     /// Namespaces that had I/O commands or have a fault.
     pub(crate) used: Vec<NamespaceSnapshot>,
+    /// NSIDs and descriptions of its namespaces that have one.
+    pub(crate) descriptions: Vec<(u32, String)>,
 }
 
-/// Values of the metrics of one namespace.
 pub(crate) struct NamespaceSnapshot {
     pub(crate) nsid: u32,
     pub(crate) name: String,
@@ -238,6 +237,15 @@ impl NamespaceFamilies<'_> {
         self.each(|exposition, labels, namespace| {
             exposition.sample(name, &labels, namespace.size_bytes);
         });
+        let help = "Operator's description of the namespace.";
+        let samples = self.exposition.family(MetricKind::Info, "feedrail_namespace", help);
+        for SubsystemSnapshot { nqn, descriptions, .. } in self.subsystems {
+            for (nsid, description) in descriptions {
+                let nsid = nsid.to_string();
+                let labels = [("nqn", nqn.as_str()), ("nsid", &nsid), ("description", description)];
+                self.exposition.sample(&samples, &labels, 1);
+            }
+        }
         let name = "feedrail_namespace_storage_errors";
         let help = "Commands that failed because of an error of the file or device, by operation.";
         let samples = self.exposition.family(MetricKind::Counter, name, help);
@@ -351,6 +359,7 @@ mod tests {
             media_errors: 0,
             io,
             used: vec![namespace(3, true), namespace(4, false)],
+            descriptions: vec![(3, "tokens of \"GPT-2\"".into())],
         }
     }
 
@@ -378,6 +387,7 @@ mod tests {
         for text in texts() {
             for line in [
                 "\nfeedrail_uptime_seconds 61.007\n",
+                "{nqn=\"nqn.2026-01.io.feedrail:t\",nsid=\"3\",description=\"tokens of \\\"GPT-2\\\"\"} 1\n",
                 "\nfeedrail_subsystem_read_bytes_total{nqn=\"nqn.2026-01.io.feedrail:t\"} 7\n",
                 "{nqn=\"nqn.2026-01.io.feedrail:t\",nsid=\"3\",name=\"a\",operation=\"read\"} 5\n",
             ] {
@@ -428,7 +438,8 @@ mod tests {
     /// 12,000 namespaces in the fewest subsystems that can have them.
     #[test]
     fn what_was_never_used_takes_little_room() {
-        let idle = || SubsystemSnapshot { used: Vec::new(), ..subsystem(None) };
+        let idle =
+            || SubsystemSnapshot { used: Vec::new(), descriptions: Vec::new(), ..subsystem(None) };
         let subsystems = (0..2000).map(|_| idle()).collect();
         let text = TargetSnapshot { subsystems, ..snapshot() }
             .to_text(MetricsFormat::Prometheus, MetricsDetail::Namespace);

@@ -396,6 +396,7 @@ fn random_namespace(folder: &Folder, bytes: &mut Bytes, nsid: u64) -> (String, b
     for line in [
         "lba_bytes = 512",
         "content_id = \"v1\"",
+        "description = \"tokens of GPT-2\"",
         "ana_group = 3",
         "nguid = \"00112233445566778899aabbccddeeff\"",
         "eui64 = \"0011223344556677\"",
@@ -413,12 +414,13 @@ fn random_namespace(folder: &Folder, bytes: &mut Bytes, nsid: u64) -> (String, b
 }
 
 /// The words of the warnings about a property that is lost.
-const LOSSES: [(&str, &str); 6] = [
+const LOSSES: [(&str, &str); 7] = [
     ("read_only", "nvmet lets them write"),
     ("write_protected", "nvmet lets them write"),
     ("block_size", "blocks of another size"),
     ("name", "lose their name"),
     ("content_id", "content_id"),
+    ("description", "lose their description"),
     ("direct_io", "direct_io"),
 ];
 

@@ -18,9 +18,9 @@ use crate::config::values::{
     ConfiguredNsid, FaultDelayMicros, FaultInterval, Nguid, PrintableText,
 };
 use crate::config::{
-    AnaGroupId, BlockShift, ConfigError, ContentId, DirectIo, DirectoryConfig, DiskFaults, Eui64,
-    HostPolicy, Medium, NamespaceConfig, NamespaceName, NamespaceSettings, NamespaceSpec,
-    SubsystemConfig, SubsystemSpec,
+    AnaGroupId, BlockShift, ConfigError, ContentId, Description, DirectIo, DirectoryConfig,
+    DiskFaults, Eui64, HostPolicy, Medium, NamespaceConfig, NamespaceName, NamespaceSettings,
+    NamespaceSpec, SubsystemConfig, SubsystemSpec,
 };
 use crate::derived_ids::SubsystemIdentity;
 use crate::limits::{MAX_ALLOWED_HOSTS, NSID_LAST};
@@ -52,6 +52,7 @@ struct NamespaceTable {
     name: Option<NamespaceName>,
     read_only: Option<bool>,
     content_id: Option<ContentId>,
+    description: Option<Description>,
     uuid: Option<Uuid>,
     nguid: Option<Nguid>,
     eui64: Option<Eui64>,
@@ -64,7 +65,6 @@ struct NamespaceTable {
     faults: DiskFaults,
 }
 
-/// Table `faults` of a namespace.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(in crate::config) struct FaultsTable {
@@ -299,6 +299,7 @@ impl Reader<'_> {
             writable: !table.read_only.unwrap_or(!synthetic),
             eui64: table.eui64,
             content_id: table.content_id,
+            description: table.description,
             block_shift: table.lba_bytes,
             direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
             ana_group: table.ana_group,

@@ -12,7 +12,7 @@ use nvme_proto::{
     U128,
 };
 
-use crate::config::identifiers::Eui64;
+use crate::config::Eui64;
 use crate::controller::fabrics;
 use crate::controller::kind::ControllerKind;
 use crate::controller::state::Controller;
@@ -215,7 +215,9 @@ fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {
         (id.npdg_z, id.npda_z) = (preferred_z, preferred_z);
     }
     let info = FileInfo::new(namespace.exact_bytes, namespace.name());
-    id.set_file_info(&info.with_generation(namespace.generation()));
+    let info = info.with_generation(namespace.generation());
+    let description = namespace.config.description.as_deref().unwrap_or_default();
+    id.set_file_info(&info.with_description(description));
     put(data, &id);
 }
 

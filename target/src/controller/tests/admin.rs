@@ -104,7 +104,7 @@ fn namespaces_are_listed_and_described() {
     assert!(!memory.nsattr.write_protected() && memory.nmic.shared());
     let info = memory.file_info().expect("ours");
     assert_eq!((info.length_bytes(), info.name()), (1 << 20, "memory-1"));
-    assert!(info.generation().is_some());
+    assert!(info.generation().is_some() && info.description().is_none());
 
     let null: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
     assert_eq!(null.nsze.get(), 1 << 30);
@@ -519,4 +519,14 @@ fn hosts_hear_how_long_storage_may_go_on() {
         let id: IdentifyController = identified(&mut line, Cns::CONTROLLER, 0);
         assert_eq!(id.cqt.get(), expected);
     }
+}
+
+#[test]
+fn a_namespace_is_described() {
+    let described = "description = \"tokens of GPT-2\"\nnsid = 3";
+    let associations = associations_of(&CONFIG.replacen("nsid = 3", described, 1));
+    let (mut line, _) = ready(&associations, Time::ZERO);
+    let id: IdentifyNamespace = identified(&mut line, Cns::NAMESPACE, 3);
+    let info = id.file_info().expect("ours");
+    assert_eq!((info.name(), info.description()), ("null-3", Some("tokens of GPT-2")));
 }

@@ -245,7 +245,8 @@ fn forced_reads_come_from_the_medium() {
     for delay in [Duration::ZERO, Duration::from_millis(1)] {
         let mut config = two_namespaces();
         let mut protected = config.subsystems[0].namespaces[0].clone();
-        (protected.nsid, protected.settings.writable, protected.uuid) = (Nsid(3), false, uuid::Uuid::max());
+        (protected.nsid, protected.settings.writable, protected.uuid) =
+            (Nsid(3), false, uuid::Uuid::max());
         config.subsystems[0].namespaces.push(protected);
         let mut world = World::with(&config, 1, rdma::sim::SimConfig::default(), &|_, inner| {
             let inner: Arc<dyn Backend> = Arc::new(Delay::new(inner, delay));
