@@ -127,7 +127,6 @@ enum HostStage {
     Negotiating,
     ChallengeWanted,
     SecretWanted(ReceivedChallenge),
-    /// The reply is being sent.
     Replying(SentReply),
     Success1Wanted(SentReply),
     /// Success2 is being sent.

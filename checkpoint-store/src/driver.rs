@@ -44,7 +44,6 @@ impl Driver {
         Self { place, fence_ms: u64::MAX, unflushed, lost_writes: false, cause: None }
     }
 
-    /// Runs a procedure to its end.
     pub(crate) fn run<P: Procedure>(&mut self, procedure: P) -> Result<P::Output, StoreError> {
         self.run_after(self.loss_mark(), procedure)
     }

@@ -54,7 +54,6 @@ pub(crate) struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Opens the volume for reading.
     pub(crate) fn open(place: &VolumeNamespace, options: StoreOptions) -> Result<Self, StoreError> {
         let mut driver = Driver::new(place.clone());
         let volume = driver.run(Opening::new(place.attributes()))?;

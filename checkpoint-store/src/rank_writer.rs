@@ -27,7 +27,6 @@ const FLUSH_ATTEMPTS: usize = 3;
 /// lease of the store that saves, whose end it reads from the volume: once that store has lost or
 /// given back its lease, nothing is written.
 pub struct RankWriter {
-    /// Writers of the replicas, by index.
     writers: Vec<(usize, ReplicaWriter)>,
     quorum: usize,
     unit_bytes: usize,
@@ -170,7 +169,6 @@ impl fmt::Debug for RankWriter {
     }
 }
 
-/// Writer of the entry on one replica.
 struct ReplicaWriter {
     open: OpenVolume,
     reservation: EntryReservation,

@@ -37,7 +37,6 @@ pub struct ReplicatedStore {
 
 /// A replica of a store.
 pub(crate) enum Member {
-    /// The newest checkpoints are on it.
     Current(CheckpointStore),
     /// Other checkpoints are on it, or its newest superblock or manifest is damaged.
     Stale(CheckpointStore),

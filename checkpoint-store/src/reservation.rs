@@ -11,7 +11,6 @@ use crate::error::StoreError;
 /// of the save.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryReservation {
-    /// UUID of the volume.
     pub(crate) volume: Uuid,
     /// Number of the lease of the store that saves.
     pub(crate) lease: u64,

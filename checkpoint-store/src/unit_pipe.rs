@@ -33,7 +33,6 @@ struct BusyUnit {
     rest: RegionSlice,
 }
 
-/// A unit whose operation has ended.
 pub(crate) struct EndedUnit {
     /// Number that the caller gave it.
     pub(crate) tag: u64,

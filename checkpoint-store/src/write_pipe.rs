@@ -57,7 +57,6 @@ impl WritePipe {
     }
 }
 
-/// The writes of one save.
 pub(crate) struct SaveWrites {
     pipe: Arc<Mutex<WritePipe>>,
     /// Index of the save in the pipe.

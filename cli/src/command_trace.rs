@@ -64,7 +64,6 @@ pub(crate) struct CommandAtTarget {
     pub(crate) storage_ns: u64,
 }
 
-/// Contents of a trace file.
 #[derive(Deserialize, Serialize)]
 struct TraceFile {
     #[serde(rename = "traceEvents")]

@@ -41,7 +41,6 @@ impl DevicesArgs {
     }
 }
 
-/// Contents of the report.
 struct DevicesReport {
     devices: Vec<Shown>,
     /// Error for which verbs cannot be used at all.

@@ -59,7 +59,6 @@ pub(crate) struct Local {
     pub(crate) provider: ProviderArg,
 }
 
-/// Subsystem at an address.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct SubsystemArgs {
     #[command(flatten)]
@@ -69,7 +68,6 @@ pub(crate) struct SubsystemArgs {
     pub(crate) nqn: Nqn,
 }
 
-/// Namespace of a subsystem.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct NamespaceArgs {
     #[command(flatten)]

@@ -19,7 +19,6 @@ pub(crate) struct RangePieces {
     piece_bytes: u64,
 }
 
-/// Piece of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct RangePiece {
     pub(crate) offset_bytes: u64,
@@ -160,7 +159,6 @@ pub(crate) fn write(
     }
 }
 
-/// Outcome of the pieces of a write.
 struct WriteOutcome {
     begin: u64,
     written: u64,

@@ -38,7 +38,6 @@ pub(crate) struct Ownership {
     pub(crate) targets: Vec<String>,
 }
 
-/// An answer that is to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Answer {
     /// The bytes that were put in the buffer.

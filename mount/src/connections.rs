@@ -10,7 +10,6 @@ use feedrail_initiator::{Controller, Error, Host, MonotonicTime, Pending, Subsys
 /// A target that could not be connected is tried again by the first read after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// A target, as one lane sees it.
 enum LaneTarget {
     /// When it was tried last.
     Away(Option<MonotonicTime>),
@@ -35,7 +34,6 @@ pub(crate) enum Reached {
 }
 
 impl LaneConnections {
-    /// Begins to connect to all.
     pub(crate) fn begin(host: &Host, addresses: Vec<SubsystemAddress>) -> Self {
         let connecting =
             |&address: &SubsystemAddress| LaneTarget::Connecting(host.connect(address));

@@ -67,7 +67,6 @@ impl FuseDevice {
         }
     }
 
-    /// Answers with an error.
     pub(crate) fn fail(&self, unique: u64, error: Errno) {
         let header = OutHeader { length: 16, error: -error.raw_os_error(), unique };
         note(rustix::io::write(&self.0, header.as_bytes()).map(drop));

@@ -59,7 +59,6 @@ pub(crate) struct FileVersion {
 }
 
 impl FileVersion {
-    /// A file of one namespace.
     pub(crate) fn of_namespace(target: usize, info: &NamespaceInfo) -> Self {
         let replica = FileReplica { target, nsid: info.nsid, identity: Identity::of(info) };
         Self {
@@ -91,7 +90,6 @@ impl FileVersion {
         Some(YEAR_2000 + Duration::new(seconds, (rest % 1_000_000_000) as u32))
     }
 
-    /// The UUID as text.
     pub(crate) fn uuid_text(&self) -> Option<String> {
         self.uuid.map(|uuid| Uuid::from_bytes(uuid).to_string())
     }

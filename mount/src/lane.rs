@@ -29,14 +29,12 @@ const REQUESTS_AT_A_TIME: usize = 32;
 pub(crate) struct Shared {
     pub(crate) tree: SharedTree,
     pub(crate) ownership: Ownership,
-    /// A mailbox of each lane.
     pub(crate) mailboxes: Vec<InterruptMailbox>,
     pub(crate) targets: Vec<SubsystemAddress>,
     /// How long reads wait for a target that is away.
     pub(crate) timeout: Duration,
 }
 
-/// A thread of a mount.
 pub(crate) struct MountLane {
     number: usize,
     device: FuseDevice,

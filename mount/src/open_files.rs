@@ -45,7 +45,6 @@ pub(crate) struct OpenFiles {
     uses: u64,
 }
 
-/// Whether a file can be read.
 pub(crate) enum FileReadiness<'a> {
     Open(&'a Shards),
     /// The file is being opened, or its target connected.
@@ -126,7 +125,6 @@ impl OpenFiles {
         self.files.remove(&inode);
     }
 
-    /// Closes the files that are not in the tree.
     pub(crate) fn close_others(&mut self, tree: &FileTree) {
         self.files.retain(|inode, _| tree.file(*inode).is_some());
     }

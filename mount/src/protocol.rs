@@ -70,7 +70,6 @@ impl FuseOpcode {
     }
 }
 
-/// The header of a request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct InHeader {
@@ -85,7 +84,6 @@ pub(crate) struct InHeader {
     pub(crate) extension: u32,
 }
 
-/// The header of an answer.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct OutHeader {
@@ -132,7 +130,6 @@ pub(crate) struct XattrOut {
     pub(crate) padding: u32,
 }
 
-/// Attributes of an inode.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 pub(crate) struct InodeAttributes {

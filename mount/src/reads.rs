@@ -24,7 +24,6 @@ const GRACE: Duration = Duration::from_millis(250);
 /// Pause before a read is tried again whose target is away.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A READ that was not answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingRead {
     pub(crate) unique: u64,
@@ -77,7 +76,6 @@ struct InFlight {
     ticket: Ticket,
 }
 
-/// The reads of a lane.
 pub(crate) struct Reads {
     region: Region,
     slots: Vec<Option<InFlight>>,

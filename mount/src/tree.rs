@@ -30,7 +30,6 @@ pub(crate) enum TreeNode {
     File(Arc<FileVersion>),
 }
 
-/// The entries of a folder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Folder {
     pub(crate) parent: u64,
@@ -46,7 +45,6 @@ impl Folder {
         self.children.get(name).copied()
     }
 
-    /// The entries behind this inode.
     pub(crate) fn behind(&self, inode: u64) -> impl Iterator<Item = (u64, &str)> {
         self.listed.range(inode.saturating_add(1)..).map(|(&inode, name)| (inode, &**name))
     }
@@ -62,7 +60,6 @@ impl Folder {
     }
 }
 
-/// The tree at one time.
 #[derive(Clone, Debug)]
 pub(crate) struct FileTree {
     nodes: BTreeMap<u64, TreeNode>,
@@ -77,8 +74,10 @@ pub(crate) struct FileTree {
 /// A cached thing that the kernel is to forget.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Outdated {
-    /// A name in a folder.
-    Entry { parent: u64, name: Box<str> },
+    Entry {
+        parent: u64,
+        name: Box<str>,
+    },
     /// The pages of a file, or the list of a folder.
     Inode(u64),
 }
@@ -184,7 +183,6 @@ impl FileTree {
         }
     }
 
-    /// Bytes of all files.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -248,7 +246,6 @@ impl<'a> Inodes<'a> {
     }
 }
 
-/// The paths of all folders that names of files are in.
 fn folders_of(files: &[NamedFile]) -> BTreeSet<&str> {
     let names = files.iter().filter_map(|file| file.name.as_deref());
     let names = names.filter(|name| path::parts(name).is_some());
@@ -263,7 +260,6 @@ impl SharedTree {
         Self(RwLock::new(Arc::new(FileTree::empty())))
     }
 
-    /// The tree as it was set last.
     pub(crate) fn get(&self) -> Arc<FileTree> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
     }

@@ -112,7 +112,6 @@ impl Watch {
     }
 }
 
-/// The properties of a namespace, with the name that it has now.
 fn info_now(namespace: &Namespace) -> NamespaceInfo {
     let mut info = namespace.info().clone();
     info.name = namespace.current_name();

@@ -66,7 +66,6 @@ mod tests {
     use super::*;
 
     counters! {
-        /// A set of two counters.
         struct TwoCounters {
             /// Things that came until now.
             arrivals,

@@ -171,7 +171,6 @@ impl SysfsGid {
     }
 }
 
-/// The names in a folder, sorted.
 fn names(folder: &Path) -> Option<Vec<String>> {
     let entries = fs::read_dir(folder).ok()?.flatten();
     let mut names: Vec<String> =
@@ -218,7 +217,6 @@ pub(crate) mod tests {
             self
         }
 
-        /// A port with these states.
         pub(crate) fn port(&self, device: &str, state: &str, link_layer: &str) -> &Self {
             let port = format!("{device}/ports/1");
             self.file(&format!("{device}/node_guid"), "28e8:a7ff:feca:98a9")

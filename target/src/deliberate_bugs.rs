@@ -37,7 +37,6 @@ pub enum Bug {
     AwaitReads,
 }
 
-/// Whether this build has the feature.
 const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");
 
 /// Number of the [`Bug`] that is switched on; 0 for none.

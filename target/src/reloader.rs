@@ -12,7 +12,6 @@ use crate::listeners::Listeners;
 
 /// Configuration file, and how to read it.
 pub(crate) struct ConfigSource {
-    /// Path of the file.
     pub(crate) path: PathBuf,
     /// Function that reads the file and applies the options of the command line.
     pub(crate) read: Box<dyn Fn() -> Result<Config, ConfigError> + Send + Sync>,

@@ -47,7 +47,6 @@ enum State {
 /// Superblocks A and B, or why they are not valid.
 type Found = [Result<Superblock, Error>; 2];
 
-/// Returns the requests that read both superblocks.
 pub(super) fn superblock_reads() -> Vec<Request> {
     let read = |offset| Request::Read { offset, length: SUPERBLOCK_BYTES as u64 };
     SUPERBLOCK_OFFSETS.map(read).to_vec()
@@ -62,7 +61,6 @@ struct Candidate {
     copy: usize,
 }
 
-/// Returns the request that reads a copy of the manifest.
 pub(super) fn manifest_read(superblock: &Superblock, copy: usize) -> Request {
     let offset = superblock.manifest_units[copy] * superblock.geometry.unit_bytes();
     Request::Read { offset, length: superblock.manifest_bytes.next_multiple_of(4096) }

@@ -19,7 +19,6 @@ use crate::name::CheckpointName;
 pub struct RepairPlan {
     deleted: Vec<CheckpointName>,
     copied: Vec<Checkpoint>,
-    /// Checkpoints that both have.
     kept: Vec<Checkpoint>,
     /// Whether the replica has missed nothing.
     is_current: bool,

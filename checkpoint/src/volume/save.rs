@@ -300,7 +300,6 @@ fn append(extents: &mut Vec<Extent>, more: Vec<Extent>) {
     }
 }
 
-/// Returns the extents of all entries of a checkpoint.
 pub(super) fn extents(checkpoint: &Checkpoint) -> Vec<Extent> {
     checkpoint.entries.iter().flat_map(|entry| entry.extents.iter().copied()).collect()
 }

@@ -61,7 +61,6 @@ impl BesideFolder {
             .with_context(|| format!("--python {}", python.display()))
     }
 
-    /// Keeps the folder, and returns its path.
     pub(super) fn keep(self) -> PathBuf {
         self.0.keep()
     }

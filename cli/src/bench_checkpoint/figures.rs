@@ -8,7 +8,6 @@ pub(super) struct RankTimes {
     /// Time from the signal to begin to the end of the last rank, and of a save with a commit to
     /// its end.
     pub(super) whole: f64,
-    /// Time of each rank.
     pub(super) ranks: Vec<f64>,
 }
 

@@ -2,7 +2,6 @@
 
 use clap::ValueEnum;
 
-/// Model whose checkpoint is written, as a value of `--model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(super) enum CheckpointModel {
     /// 105 GB on 8 ranks

@@ -89,7 +89,6 @@ impl RankGroup {
         self.connect_seconds
     }
 
-    /// Sends a job to all ranks.
     pub(super) fn begin(&mut self, job: impl Fn(usize) -> RankJob) -> Result<()> {
         let jobs = (0..self.ranks.len()).map(|rank| Ok(serde_json::to_string(&job(rank))?));
         let jobs = jobs.collect::<Result<Vec<_>>>()?;

@@ -27,7 +27,6 @@ pub(super) enum WriterKind {
     Torch,
 }
 
-/// Times of one writer.
 #[derive(Clone, Debug)]
 pub(super) struct WriterFigures {
     pub(super) kind: WriterKind,

@@ -57,7 +57,6 @@ pub(super) struct LoaderFigures {
 }
 
 impl LoaderFigures {
-    /// Adds the figures of the ranks of one turn.
     pub(super) fn add_turn(&mut self, ranks: &[RankFigures]) {
         self.turns += 1;
         self.elapsed += ranks.iter().map(|rank| rank.elapsed).max().unwrap_or_default();

@@ -13,7 +13,6 @@ use super::blocks::{BLOCK_BYTES, CHUNK_BYTES, chunks, is_aligned, whole_blocks};
 use super::pool::RangeReader;
 use crate::file_map::FileMap;
 
-/// The local files, one for each shard.
 #[derive(Clone, Debug)]
 pub(super) struct LocalFiles(Arc<[PathBuf]>);
 

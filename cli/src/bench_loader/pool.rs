@@ -103,7 +103,6 @@ impl PoolReader {
         Ok(pool)
     }
 
-    /// Returns the minimum bytes of a part of this batch.
     fn part_bytes(&self, batch: &SampleBatch) -> u64 {
         match self.parts {
             PoolParts::Batch => u64::MAX,

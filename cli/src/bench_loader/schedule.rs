@@ -12,7 +12,6 @@ const MAX_RANGES: usize = 20_000_000;
 
 /// The batches of a turn.
 pub(super) struct Schedule {
-    /// Batches by rank and step.
     ranks: Vec<Vec<SampleBatch>>,
 }
 
@@ -62,7 +61,6 @@ impl Schedule {
         self.ranks.iter().flatten().map(|batch| batch.bytes).max().unwrap_or(0)
     }
 
-    /// Bytes of all batches.
     pub(super) fn total_bytes(&self) -> u64 {
         self.ranks.iter().flatten().map(|batch| batch.bytes).sum()
     }

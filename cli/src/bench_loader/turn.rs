@@ -66,7 +66,6 @@ pub(super) fn run(
     })
 }
 
-/// The loop of one rank.
 struct RankLoop<'a, 'p> {
     reader: Box<dyn BatchReader>,
     batches: &'a [SampleBatch],

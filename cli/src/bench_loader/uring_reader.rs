@@ -81,7 +81,6 @@ struct UringPass<'a> {
     idle: Vec<usize>,
 }
 
-/// A read in flight.
 #[derive(Clone, Copy, Debug)]
 struct UringRead {
     /// Chunk to read; `dst` is its offset in the caller's buffer.

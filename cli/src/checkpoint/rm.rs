@@ -78,7 +78,6 @@ impl RemoveCheckpoint {
         })
     }
 
-    /// Bytes of the entry, or of the entries of a folder.
     fn bytes_of(&self, store: &ReplicatedStore, entry: &str) -> Result<u64> {
         let is_folder = entry.ends_with('/');
         let has = |name: &str| name == entry || is_folder && name.starts_with(entry);

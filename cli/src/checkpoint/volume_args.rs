@@ -79,7 +79,6 @@ impl VolumeArgs {
         Ok(store)
     }
 
-    /// Opens the volume for writing.
     pub(super) fn open_writer(
         &self,
         open_for: OpenFor,
@@ -134,7 +133,6 @@ impl VolumeArgs {
         }
     }
 
-    /// URL of a replica.
     pub(super) fn url(&self, replica: usize) -> String {
         self.urls().nth(replica).unwrap_or(&self.url).to_string()
     }

@@ -178,7 +178,6 @@ impl LocalMachine {
         findings
     }
 
-    /// Returns the local addresses to examine.
     fn of_source(&self, source: Option<IpAddr>) -> Vec<LocalAddress> {
         let is_wanted = |address: &&LocalAddress| source.is_none_or(|ip| ip == address.ip);
         self.addresses.iter().filter(is_wanted).cloned().collect()

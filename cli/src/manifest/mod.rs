@@ -173,7 +173,6 @@ impl ManifestArgs {
     }
 }
 
-/// Returns the path of the index relative to the folder of the manifest.
 fn relative(index: &Path, manifest: &Path) -> Result<String> {
     let folder = manifest.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = fs::canonicalize(folder.unwrap_or(Path::new(".")))?;

@@ -122,7 +122,6 @@ fn shard(name: Name, group: &[ShardReplica]) -> Result<ShardEntry<Name>> {
     })
 }
 
-/// Returns the value if all are equal.
 fn the_same<T: PartialEq>(mut values: impl Iterator<Item = Option<T>>) -> Option<T> {
     let first = values.next().flatten()?;
     values.all(|value| value.as_ref() == Some(&first)).then_some(first)

@@ -64,7 +64,6 @@ impl FromStr for MountWords {
     }
 }
 
-/// Meaning of the options.
 #[derive(Debug, Default)]
 pub(super) struct KnownOptions {
     pub(super) allow_other: bool,

@@ -36,7 +36,6 @@ pub(crate) struct Measure {
     /// Reads that were started more than once.
     read_again: u64,
     pub(crate) wire: WireTotals,
-    /// Commands recorded for `--trace`.
     pub(crate) trace: Vec<CommandAtHost>,
 }
 
@@ -168,7 +167,6 @@ impl Measure {
         self.trace.extend_from_slice(&other.trace);
     }
 
-    /// Copies the counters of the host.
     pub(crate) fn count(&mut self, counters: &HostCounters) {
         self.direct_bytes = counters.direct_bytes;
         self.bounced_bytes = counters.bounced_bytes;

@@ -42,7 +42,6 @@ pub(super) struct ReadPlan {
     ended: usize,
 }
 
-/// Read that has succeeded.
 pub(super) struct EndedRead<'a> {
     pub(super) io: &'a PerfIo,
     pub(super) latency: Duration,

@@ -43,7 +43,6 @@ pub(crate) struct ListedShard {
 }
 
 impl ListedShard {
-    /// Description of the shard for an index.
     pub(crate) fn described(&self) -> IndexShard {
         let known = IndexShard::new(self.name.clone(), self.bytes);
         match &self.place {
@@ -61,7 +60,6 @@ impl ListedShard {
     }
 }
 
-/// Location of a shard's data.
 #[derive(Clone)]
 pub(crate) enum ShardLocation {
     /// Opened only while it is read, since there may be more shards than file descriptors.
@@ -121,7 +119,6 @@ pub(crate) fn list(
 }
 
 impl ShardLocation {
-    /// Opens the shard for reads.
     fn open(&self, pattern: ReadPattern) -> Result<Box<dyn ReadAt>> {
         reader::open(self, pattern)
     }

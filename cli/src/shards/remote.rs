@@ -31,7 +31,6 @@ pub(crate) struct Subsystems {
 }
 
 impl Subsystems {
-    /// Returns the connection to a subsystem.
     pub(crate) fn session(&self, subsystem: &SubsystemUrl) -> Option<&Session> {
         self.sessions.get(subsystem)
     }

@@ -8,7 +8,6 @@ use anyhow::{Result, bail};
 
 /// Management socket of the packaged service.
 const OF_SERVICE: &str = "/run/feedrail/target.sock";
-/// Process name of a target.
 const PROCESS: &str = "feedrail-target";
 
 /// Returns the socket to use without `--socket`: that of the packaged service, or of the only

@@ -78,7 +78,6 @@ fn sample(shard: ShardBytes<'_>, group: RowGroup) -> Result<KeyedSample, FormatE
     Ok(KeyedSample { sample, key: None, members })
 }
 
-/// Parser of a footer.
 struct Footer<'a, 'b> {
     shard: ShardBytes<'a>,
     begin: u64,

@@ -10,7 +10,6 @@ use super::dtype::Dtype;
 use super::error::{FormatError, FormatProblem};
 use super::shard::{ByteRange, ShardBytes};
 
-/// Bytes of the header of llm.c.
 const LLM_C_HEADER_BYTES: u64 = 1024;
 const LLM_C_MAGIC_U16: u32 = 20_240_520;
 const LLM_C_MAGIC_U32: u32 = 20_240_801;

@@ -9,7 +9,6 @@ const MAGIC: &[u8; 6] = b"\x93NUMPY";
 const FIELDS: [(&str, &str); 4] =
     [("shard", "<u4"), ("length", "<u4"), ("offset", "<u8"), ("crc32c", "<u4")];
 
-/// Values in the header of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ArrayHeader {
     /// Number of samples, which is the length of the array.

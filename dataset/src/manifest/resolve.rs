@@ -47,7 +47,6 @@ fn check_names(shards: &[ShardEntry<Name>]) -> Result<(), Error> {
     }
 }
 
-/// Numbers of the targets by name.
 fn numbers(targets: &BTreeMap<Name, TargetEntry>) -> BTreeMap<&Name, TargetIndex> {
     targets.keys().zip((0..).map(TargetIndex)).collect()
 }

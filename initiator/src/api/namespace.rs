@@ -79,7 +79,6 @@ impl Namespace {
         alone.into_iter()
     }
 
-    /// Returns the path or the set of paths of the namespace.
     pub(crate) fn reached_over(&self) -> &NamespacePaths {
         &self.paths
     }

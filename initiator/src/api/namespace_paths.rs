@@ -26,7 +26,6 @@ pub(crate) enum PathHandles<'a> {
 }
 
 impl PathHandles<'_> {
-    /// Returns the paths, at least one.
     pub(crate) fn as_slice(&self) -> &[Arc<NamespacePath>] {
         match self {
             Self::One(handle) => slice::from_ref(handle),

@@ -49,7 +49,6 @@ impl PathSet {
         &self.handles
     }
 
-    /// Returns the path over a controller.
     pub(crate) fn over(&self, controller: &Arc<ControllerHandle>) -> Option<&Arc<NamespacePath>> {
         self.handles.iter().find(|path| Arc::ptr_eq(&path.controller, controller))
     }

@@ -212,7 +212,6 @@ fn of_one_host(
     }
 }
 
-/// Returns a namespace for each path of these namespaces.
 fn paths_of(namespaces: &[Namespace]) -> Vec<Namespace> {
     namespaces.iter().flat_map(Namespace::paths).collect()
 }

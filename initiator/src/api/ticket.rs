@@ -257,7 +257,6 @@ fn assert_can_wait(host: &Inner) {
     );
 }
 
-/// Implements [`Host::wait_any`](crate::Host::wait_any) for the tickets of a host.
 pub(crate) fn wait_any(host: &Arc<Inner>, plans: &[(&Ticket, usize)], timeout: Option<Duration>) {
     let is_own = |(ticket, _): &(&Ticket, usize)| Arc::ptr_eq(&ticket.host, host);
     assert!(plans.iter().all(is_own), "a ticket is of another host");

@@ -16,7 +16,6 @@ pub(crate) struct NumaNodes {
 }
 
 impl NumaNodes {
-    /// Returns the nodes of this machine.
     pub(crate) fn of_machine() -> Self {
         Self::at(Path::new("/sys"))
     }

@@ -9,7 +9,6 @@ use slab::Slab;
 pub(crate) trait ArenaKey: Copy {
     /// Returns the key with this index, which is below 2^32.
     fn at(index: usize) -> Self;
-    /// Returns the index of the value.
     fn index(self) -> usize;
 }
 
@@ -34,21 +33,15 @@ macro_rules! arena_keys {
 }
 
 arena_keys! {
-    /// Key of an engine in its host.
     EngineKey;
-    /// Key of a controller in its engine.
     ControllerKey;
     /// Key of an open namespace in its controller.
     NamespaceKey;
-    /// Key of a queue in its engine.
     QueueKey;
-    /// Key of a range in its engine.
     RangeKey;
     /// Key of a run of a plan in its engine.
     RunKey;
-    /// Key of a ring in its host.
     RingKey;
-    /// Key of a plan in its host.
     PlanKey;
     /// Key of a namespace in the host's table of writes.
     WrittenNamespace;
@@ -73,7 +66,6 @@ impl<K, V> Default for Arena<K, V> {
 }
 
 impl<K: ArenaKey, V> Arena<K, V> {
-    /// Returns the key of the value that is added next.
     pub(crate) fn next_key(&self) -> K {
         K::at(self.values.vacant_key())
     }

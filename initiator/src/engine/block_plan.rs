@@ -18,11 +18,9 @@ pub(crate) struct BlockStep {
     pub(crate) blocks: u32,
     /// Bytes of the range that this step covers; the next step begins after them.
     pub(crate) length_bytes: u64,
-    /// Memory that the command transfers.
     pub(crate) place: TransferMemory,
 }
 
-/// Memory that a command transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferMemory {
     /// The caller's memory: this part of the range consists of whole blocks.

@@ -119,8 +119,9 @@ pub(crate) struct CheckTask {
 /// Data that a command of the checks reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CheckQuestion {
-    /// Identity of this namespace.
-    Identify { namespace: NamespaceKey },
+    Identify {
+        namespace: NamespaceKey,
+    },
     /// Log page with the Changed Namespace List.
     ChangedList,
     /// ANA log page, with the states of groups.

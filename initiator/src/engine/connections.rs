@@ -7,7 +7,6 @@ use rdma::ConnId;
 
 use crate::engine::arena::ControllerKey;
 
-/// Use of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionRole {
     /// Connection of a queue that is being established.
@@ -58,7 +57,6 @@ impl Connections {
         self.all.get(&id).copied()
     }
 
-    /// Returns the connections of a controller.
     pub(crate) fn of(
         &self,
         controller: ControllerKey,

@@ -53,7 +53,6 @@ impl HostEngines {
         if has_more || self.outbox.has_deferred() { NextTurn::Busy } else { turn }
     }
 
-    /// Returns the counters of all engines.
     pub(crate) fn counters(&self) -> HostCounters {
         self.engines.values().fold(self.counters, |sum, engine| sum.and(engine.counters()))
     }
@@ -78,7 +77,6 @@ impl HostEngines {
         key
     }
 
-    /// Chooses the replica of each range of a plan.
     fn choose_replicas(&mut self, plan: &PlanState, now: Option<Time>) {
         let load = |place: &ShardPlace| self.load(*place, now);
         let before: Vec<_> = plan.places().iter().map(load).collect();

@@ -33,7 +33,6 @@ use crate::types::error::Error;
 /// long, a busy engine would process them up to 1 ms later.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// A [`Wire`] of one provider.
 pub(crate) struct Link<P: Provider> {
     cm: P::Cm,
     group: P::Group,

@@ -456,7 +456,6 @@ impl HostEngine {
     }
 }
 
-/// Returns the error for an event that ends a connection.
 fn end_cause(event: &CmEvent) -> Error {
     match event {
         CmEvent::Rejected { reason, private_data, .. } => {

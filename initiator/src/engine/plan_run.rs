@@ -94,7 +94,6 @@ impl PlanRun {
         self.deadline.min(self.due)
     }
 
-    /// Returns the namespace of the next range.
     fn next_namespace(&self) -> Option<NamespaceKey> {
         self.ranges.peek().map(|index| self.state.entry(index).1.namespace)
     }

@@ -11,13 +11,11 @@ use crate::engine::results::Outbox;
 use crate::types::error::{Error, ErrorKind};
 
 impl HostEngine {
-    /// Fails all ranges of a controller.
     pub(crate) fn fail_ranges(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
         self.fail_ranges_where(key, |_| true, error, outbox);
         self.fail_runs(key, error, outbox);
     }
 
-    /// Fails the ranges of one namespace.
     pub(crate) fn fail_namespace(
         &mut self,
         key: ControllerKey,

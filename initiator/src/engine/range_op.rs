@@ -83,7 +83,6 @@ pub(crate) struct RangeOp {
     pub(super) place: RangeList,
 }
 
-/// List that a range is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RangeList {
     /// Ranges that were queued since the last turn.
@@ -96,7 +95,6 @@ pub(super) enum RangeList {
     Run(RunKey),
 }
 
-/// A deadline that is not set.
 pub(crate) const NEVER: Time = Time::from_nanos(u64::MAX);
 
 /// Failure of a range that takes effect when none of its commands is in flight.
@@ -195,7 +193,6 @@ impl RangeOp {
         self.slice.address() + (start - self.offset)
     }
 
-    /// Returns whether it is on this namespace of this controller.
     pub(crate) fn is_on(&self, controller: ControllerKey, namespace: NamespaceKey) -> bool {
         self.controller == controller && self.namespace == namespace
     }

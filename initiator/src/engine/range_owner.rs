@@ -6,7 +6,6 @@ use crate::engine::arena::{PlanKey, RingKey};
 use crate::engine::live_routes::LiveRoutes;
 use crate::engine::shard_routes::{PathRoute, ShardPlace, ShardRoutes, TargetLoad};
 
-/// Owner of a range.
 #[derive(Clone, Debug)]
 pub(crate) enum RangeOwner {
     /// The result is added with `token` to those of a ring, which has a place for it. `paths` are

@@ -34,9 +34,7 @@ pub(crate) struct RangeQueues {
     pub(crate) turns: [IssueTurns; Class::COUNT],
     /// Bytes of ranges in progress for which no command was sent.
     pub(crate) unissued_bytes: u64,
-    /// Commands of ranges in flight.
     pub(crate) in_flight: CommandsInFlight,
-    /// Commands of background ranges in flight.
     pub(crate) background: CommandsInFlight,
     /// Blocks that were read and modified for partial writes, and must be written.
     pub(crate) modified: VecDeque<RangeCommand>,
@@ -137,7 +135,6 @@ impl RangeQueues {
     }
 }
 
-/// Totals of commands in flight.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CommandsInFlight {
     pub(crate) commands: usize,
@@ -183,7 +180,6 @@ pub(crate) enum BlockStage {
 pub(crate) enum IssueLine {
     /// A range of a ring or batch, or one that is retried.
     Range(RangeKey),
-    /// A run of a plan.
     Run(RunKey),
 }
 

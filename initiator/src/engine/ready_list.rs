@@ -63,7 +63,6 @@ impl ReadyList {
         Some(controller)
     }
 
-    /// Returns the timer of a controller.
     pub(crate) fn timer(&self, controller: ControllerKey) -> Option<Time> {
         self.entries.get(controller.index())?.timer
     }

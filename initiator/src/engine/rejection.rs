@@ -71,7 +71,6 @@ const REASONS: [(u16, &str); 34] = [
     (0, "the target gives no reason; its log may"),
 ];
 
-/// Returns the error for a rejected connection.
 pub(crate) fn rejection(reason: u16, private: &[u8]) -> Error {
     let text = match reason {
         rdma::REJECT_CONSUMER_DEFINED => consumer(private),

@@ -25,7 +25,6 @@ use crate::types::options::ControllerOptions;
 
 /// Result of [`HostEngine::connect`]: a controller whose connection is not established yet.
 pub(crate) struct Connecting {
-    /// Key of the controller in its engine.
     pub(crate) controller: ControllerKey,
     /// Scope in which memory is registered that the target may access.
     pub(crate) scope: Arc<CurrentScope>,
@@ -33,7 +32,6 @@ pub(crate) struct Connecting {
 
 /// A namespace that was registered with a controller.
 pub(crate) struct Attachment {
-    /// Key of the namespace in its controller.
     pub(crate) number: NamespaceKey,
     /// State of the access to it over this controller.
     pub(crate) access: PathAccess,
@@ -203,7 +201,6 @@ impl HostEngine {
         self.controllers.get(controller).map_or(TargetLoad::Away, |known| known.load(now))
     }
 
-    /// Returns the loads of all controllers, by their keys.
     pub(crate) fn loads(&self, now: Time) -> Vec<(ControllerKey, TargetLoad)> {
         self.controllers.iter().map(|(key, controller)| (key, controller.load(now))).collect()
     }

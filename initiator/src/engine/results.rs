@@ -166,7 +166,6 @@ impl Outbox {
         cancelled.len()
     }
 
-    /// Ends a range with an error.
     pub(crate) fn fail(&mut self, op: RangeOp, error: Error, now: Time) {
         if let Some(write) = op.write {
             self.writes.end(write);
@@ -229,7 +228,6 @@ impl Outbox {
         }
     }
 
-    /// Returns the ready results of a ring.
     pub(crate) fn ready(&mut self, key: RingKey) -> &mut VecDeque<RangeCompletion> {
         &mut self.rings[key].ready
     }

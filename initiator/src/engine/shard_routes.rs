@@ -10,7 +10,6 @@ use crate::engine::arena::{ControllerKey, EngineKey, NamespaceKey};
 use crate::engine::path_access::PathAccess;
 use crate::types::error::Error;
 
-/// Route to a replica of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ShardRoute {
     pub(crate) namespace: NamespaceKey,
@@ -101,10 +100,8 @@ pub(crate) struct TakenOut {
     pub(crate) error: Error,
 }
 
-/// Routes to the replicas of all shards.
 #[derive(Debug, Default)]
 pub(crate) struct ShardRoutes {
-    /// Replicas of all shards, shard by shard.
     replicas: Vec<ShardRoute>,
     /// ANA state of each of those.
     access: Vec<PathAccess>,
@@ -153,7 +150,6 @@ impl ShardRoutes {
         })
     }
 
-    /// Returns the replicas of a shard.
     pub(crate) fn of(&self, shard: u32) -> &[ShardRoute] {
         &self.replicas[self.places_of(shard)]
     }

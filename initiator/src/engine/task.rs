@@ -12,7 +12,6 @@ use crate::memory::bounce::BounceChunk;
 
 /// Purpose of a command in flight, by which its response is handled.
 pub(crate) enum Task {
-    /// A command of a range.
     Piece(RangeCommand),
     /// A [`Raw`] command, whose result is sent to `promise`.
     Raw {
@@ -29,7 +28,6 @@ pub(crate) enum Task {
     /// A command of [`Opening`].
     Opening,
     KeepAlive,
-    /// A command of the checks.
     Check(CheckTask),
     /// Set Features, Asynchronous Event Configuration.
     EventConfig,

@@ -91,7 +91,6 @@ pub(crate) trait Wire: Send {
 
 /// Properties of a provider and of an opened device of it.
 pub(crate) struct WireFacts {
-    /// Name of the provider.
     pub(crate) provider: &'static str,
     /// Whether the provider transfers data through shared memory.
     pub(crate) shares_memory: bool,
@@ -131,7 +130,6 @@ pub(crate) enum WireEvent {
 /// A command to send from a free slot of a queue.
 pub(crate) struct Command<'a> {
     pub(crate) queue: QueueKey,
-    /// Index of the slot.
     pub(crate) index: u16,
     /// The command with its identifier, without its data pointer.
     pub(crate) sqe: Sqe,

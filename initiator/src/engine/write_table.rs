@@ -9,7 +9,6 @@ use nvme_proto::{Nqn, Nsid};
 
 use crate::engine::arena::{Arena, WrittenNamespace};
 
-/// Key of a write in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WriteKey {
     namespace: WrittenNamespace,
@@ -39,7 +38,6 @@ pub(crate) struct WriteTable {
     unanswered: Vec<FencedCommand>,
     /// Last number that was used for a write or a fence.
     given: u64,
-    /// Whether an operation waits for a fence.
     waits_for_fence: bool,
     /// Whether waiting operations can be tried again.
     released: bool,
@@ -84,7 +82,6 @@ impl WriteTable {
         known
     }
 
-    /// Closes a namespace for one controller.
     pub(crate) fn close(&mut self, namespace: WrittenNamespace) {
         let writes = &mut self.namespaces[namespace];
         writes.holders -= 1;

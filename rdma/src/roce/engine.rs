@@ -486,7 +486,6 @@ impl GroupEngine {
         }
     }
 
-    /// A queue pair and the limits that it shares with others.
     fn borrow(&mut self, slot: u32) -> (&mut QueuePair, SharedLimits<'_>) {
         let entry = self.qps.get_mut(slot);
         let window = match &entry.peer {

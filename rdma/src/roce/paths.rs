@@ -18,7 +18,6 @@ pub(crate) struct Paths {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathKey(usize);
 
-/// The path to one remote endpoint.
 pub(crate) struct EndpointPath {
     pub(crate) endpoint: SocketAddr,
     pub(crate) window: SendWindow,
@@ -68,7 +67,6 @@ impl Paths {
         }
     }
 
-    /// The path with this key.
     pub(crate) fn get(&mut self, key: PathKey) -> &mut EndpointPath {
         &mut self.paths[key.0]
     }

@@ -41,7 +41,6 @@ impl Timers {
         }
     }
 
-    /// Removes a slot's deadline.
     pub(crate) fn remove(&mut self, slot: u32) {
         let place = self.places[slot as usize];
         if place != NOWHERE {

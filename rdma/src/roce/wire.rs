@@ -180,7 +180,6 @@ impl<'a> Datagram<'a> {
 /// The identification in an IPv4 header, as far as known. Ignored over IPv6.
 #[derive(Clone, Copy, Debug)]
 pub enum IpId {
-    /// The value in the header.
     Known(Identification),
     /// The value is not visible to a socket; this one is tried first in the ICRC check.
     Likely(Identification),
@@ -221,7 +220,6 @@ impl Outgoing<'_> {
     }
 }
 
-/// Length of the ICRC in bytes.
 pub(crate) const ICRC_BYTES: usize = 4;
 
 /// Counters of a wire.

@@ -131,7 +131,6 @@ impl SharedMapping {
         Ok(Self { base })
     }
 
-    /// The ring for `which` that `writer` writes.
     pub(super) fn ring(&self, writer: ShmEnd, which: RingUse) -> SharedRing<'_> {
         let slot = which as usize;
         SharedRing {

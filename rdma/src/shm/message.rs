@@ -9,7 +9,6 @@ const FIXED_BYTES: usize = 20;
 /// Maximum length of a message in bytes.
 pub(super) const MAX_MESSAGE_BYTES: usize = FIXED_BYTES + PrivateData::MAX;
 
-/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CmMessageKind {
     /// Requests a connection. Two descriptors are attached: the memory and the bell.
@@ -52,7 +51,6 @@ impl ShmCmMessage {
         Self { kind, params: ConnParams::default(), ack_timeout_exponent: 0, number: 0 }
     }
 
-    /// The message as bytes, and its length.
     pub(super) fn encode(&self) -> ([u8; MAX_MESSAGE_BYTES], usize) {
         let mut bytes = [0; MAX_MESSAGE_BYTES];
         let ConnParams { private_data, .. } = &self.params;

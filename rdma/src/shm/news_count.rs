@@ -17,7 +17,6 @@ impl<'a, W: SharedWord> NewsCount<'a, W> {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// The word of the counter.
     pub(super) fn word(&self) -> &'a W {
         self.0
     }

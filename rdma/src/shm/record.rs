@@ -22,7 +22,6 @@ pub(super) struct MessagePart {
     pub(super) last: bool,
 }
 
-/// A record of a request ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RequestRecord {
     /// Part of a SEND message.
@@ -37,7 +36,6 @@ pub(super) enum RequestRecord {
     Read { addr: u64, rkey: u32, length: u32 },
 }
 
-/// A record of an answer ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerRecord {
     /// Data of the oldest RDMA READ.

@@ -37,7 +37,6 @@ const RESTART_PAYLOAD: u32 = 8 << 10;
 /// length.
 const PAD: u64 = 0;
 
-/// A ring in shared memory.
 pub(super) struct SharedRing<'a, W = AtomicU64> {
     /// Position of the writer, as published.
     pub(super) head: &'a W,
@@ -95,7 +94,6 @@ impl<W: SharedWord> SharedRing<'_, W> {
         unsafe { self.data.add(offset / size_of::<u64>()) }
     }
 
-    /// The header of the record at a position.
     fn header(&self, position: u64) -> &[W; 4] {
         // SAFETY: where a record may begin there is room for a header before the end of the ring.
         // Shared memory is valid for atomics of whatever value while it is mapped, as long as
@@ -103,7 +101,6 @@ impl<W: SharedWord> SharedRing<'_, W> {
         unsafe { &*self.word(position).cast::<[W; 4]>() }
     }
 
-    /// The payload of the record at a position.
     fn payload(&self, position: u64) -> *mut u8 {
         // SAFETY: the header is within the ring, and the payload begins at its end.
         unsafe { self.word(position).cast::<u8>().add(HEADER_BYTES) }
@@ -124,7 +121,6 @@ impl RingRecord {
 }
 
 impl RecordSpace {
-    /// Address of the payload.
     pub(super) fn payload(&self) -> *mut u8 {
         self.payload
     }

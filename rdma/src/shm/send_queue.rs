@@ -30,7 +30,6 @@ pub(super) struct QueuedSend {
     pub(super) state: SendState,
 }
 
-/// State of a send request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendState {
     /// Not completely written to the ring.
@@ -114,7 +113,6 @@ impl RingSendQueue {
         self.entries.get(index)
     }
 
-    /// Sets the state of a request.
     pub(super) fn set_state(&mut self, index: usize, state: SendState) {
         self.entries[index].state = state;
     }
@@ -152,7 +150,6 @@ impl RingSendQueue {
 }
 
 impl QueuedSend {
-    /// The opcode of its completion.
     pub(super) fn opcode(&self) -> WcOpcode {
         match self.op {
             Op::Send | Op::SendWithInvalidate { .. } => WcOpcode::SEND,

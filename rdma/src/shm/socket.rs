@@ -159,7 +159,6 @@ fn new_socket() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// The abstract socket name of an address.
 fn name_of(address: SocketAddr) -> io::Result<SocketAddrUnix> {
     let name = format!("feedrail-shm/{address}");
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)

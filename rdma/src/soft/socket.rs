@@ -38,7 +38,6 @@ const SOURCE_PORTS_OF_ALL: usize = 8;
 /// Number of random ports to try.
 const PORT_TRIES: usize = 64;
 
-/// The sockets of one wire.
 pub(super) struct Sockets {
     pub(super) receiver: UdpSocket,
     /// The sockets that send; never empty.
@@ -47,7 +46,6 @@ pub(super) struct Sockets {
     pub(super) gso: bool,
 }
 
-/// A socket that sends packets.
 pub(super) struct SenderSocket {
     /// A socket of its own if the endpoint has port 4791, so that source ports distinguish flows;
     /// `None` if the receiver sends.

@@ -100,7 +100,6 @@ impl SoftWire {
         }
     }
 
-    /// Sends the backlog and the batch of a sender.
     fn send_batch(&mut self, now: Time, sender: SenderIndex) {
         let Self { receiver, transmitters, filter, cuts, counters, .. } = self;
         let Transmitter { socket, source, batch, backlog, shortage } =

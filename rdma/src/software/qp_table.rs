@@ -69,7 +69,6 @@ impl<E> QpTable<E> {
         slot
     }
 
-    /// Removes and returns the entry of a slot.
     pub(crate) fn remove(&mut self, slot: u32) -> E {
         let place = &mut self.slots[slot as usize];
         let (number, entry) = place.entry.take().expect("a slot in use");

@@ -8,7 +8,6 @@ pub(crate) const MAX_REQUESTS: u32 = 1 << 15;
 /// Maximum number of queue pairs of a group: a `wr_id` has 15 bits for the index.
 pub(crate) const MAX_QUEUE_PAIRS: u32 = 1 << 15;
 
-/// The kind of a queue pair's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkQueueKind {
     Send,

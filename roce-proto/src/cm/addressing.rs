@@ -87,7 +87,6 @@ pub struct IpHeader {
     pub destination: IpAddr,
 }
 
-/// Wire format of an [`IpHeader`].
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct IpHeaderWire {

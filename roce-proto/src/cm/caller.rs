@@ -12,7 +12,6 @@ pub(super) enum Caller {
     Done,
 }
 
-/// Event that changes [`Caller`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerEvent {
     /// The caller takes an event of the connection.

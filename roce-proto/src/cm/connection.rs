@@ -12,7 +12,6 @@ use super::{
 };
 use crate::{Psn, Qpn, Time};
 
-/// The state of one connection of a manager.
 #[derive(Debug)]
 pub(super) struct ManagedConnection {
     pub(super) state: ConnectionState,
@@ -24,7 +23,6 @@ pub(super) struct ManagedConnection {
     /// The parameters agreed on so far.
     pub(super) agreement: Agreement,
     pub(super) side: Side,
-    /// Progress of the caller with it.
     pub(super) caller: Caller,
     /// Whether the peer has proved that it receives at the address that its REQ came from.
     pub(super) contact: Contact,
@@ -34,7 +32,6 @@ pub(super) struct ManagedConnection {
     pub(super) delays_left: u8,
 }
 
-/// Side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     /// This manager sent the REQ.
@@ -99,7 +96,6 @@ pub(super) enum ConnectionState {
     RepSent(Resend),
     /// Both queue pairs are connected.
     Established,
-    /// The DREQ was sent and not answered.
     DreqSent(Resend),
     /// The connection has ended, and the caller must close it.
     Ended,

@@ -94,7 +94,6 @@ impl ManagementMessage {
     }
 }
 
-/// Splits a MAD into header and message.
 fn split(mad: &Mad) -> (&MadHeader, &[u8; MESSAGE_BYTES]) {
     #[repr(C)]
     #[derive(

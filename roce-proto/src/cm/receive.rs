@@ -525,7 +525,6 @@ fn offered_mtu(rej: &Rej) -> Option<PathMtu> {
     PathMtu::from_code(byte).or_else(|| PathMtu::from_code(byte >> 4))
 }
 
-/// The REQ that a connection repeats.
 fn sent_request(state: &mut ConnectionState) -> Option<Req> {
     match ManagementMessage::parse(&state.resend()?.mad) {
         Ok((_, ManagementMessage::Req(req))) => Some(req),

@@ -163,7 +163,6 @@ impl ConnectionTable {
         Some(name)
     }
 
-    /// Removes a connection from the table.
     pub(super) fn remove(&mut self, id: ConnectionId) {
         self.end(id);
         self.connections.remove(&id);

@@ -22,7 +22,6 @@ pub(super) struct OutstandingRead {
     pub(super) packet_bytes: u32,
     /// Period of the [`ReadBudget`](super::ReadBudget) in which it was charged.
     pub(super) period: ChargePeriod,
-    /// Period of the response window in which it was charged.
     pub(super) window_period: ChargePeriod,
 }
 

@@ -45,7 +45,6 @@ impl PsnSet {
         new != 0
     }
 
-    /// Removes a PSN; false if it was not in the set.
     pub(super) const fn remove(&mut self, psn: Psn) -> bool {
         let (word, bit) = place(psn);
         let old = bit & self.words[word];

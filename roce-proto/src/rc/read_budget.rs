@@ -38,7 +38,6 @@ pub(super) struct Awaited {
     period: ChargePeriod,
     /// Start of the period.
     began: Time,
-    /// Time of the latest request.
     latest: Time,
     /// Bytes requested in this period and not arrived.
     recent: u64,
@@ -168,7 +167,6 @@ impl ReadBudget {
         self.awaited.charge(now, response_cost(packets, payload_bytes))
     }
 
-    /// Releases response packets charged in `period`.
     pub(super) fn release(&mut self, packets: u32, payload_bytes: u32, period: ChargePeriod) {
         self.awaited.release(response_cost(packets, payload_bytes), period);
     }

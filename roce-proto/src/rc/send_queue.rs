@@ -45,7 +45,6 @@ enum Stored {
     Inline,
 }
 
-/// The payload of a request.
 pub(super) enum PayloadSource<'a> {
     Regions(&'a [LocalSge]),
     Inline(&'a [u8]),
@@ -154,7 +153,6 @@ impl SendQueue {
         &mut self.entries[slot]
     }
 
-    /// The payload of the request at `position`.
     pub(super) fn bytes(&self, position: u64) -> PayloadSource<'_> {
         let slot = self.slot(position);
         let entry = &self.entries[slot];

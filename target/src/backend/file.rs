@@ -212,7 +212,6 @@ impl FileBackend {
         FileRef { fd: self.file.as_raw_fd(), id, device, direct }
     }
 
-    /// Chooses the path of a read that begins.
     fn choose_path(&self) -> ReadPath {
         let Some(cached) = &self.cached else { return ReadPath::Own };
         if cached.twin.as_ref().is_some_and(|twin| !twin.room.is_open()) {

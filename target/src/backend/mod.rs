@@ -110,7 +110,6 @@ pub struct Operation {
     pub(crate) interruptions: u32,
     /// Current stage of an operation that takes several system calls.
     pub(crate) stage: OperationStage,
-    /// Path that a read has chosen.
     pub(crate) path: ReadPath,
     /// State of the delay, if the medium has a `Delay` decorator.
     pub(crate) hold: DelayHold,

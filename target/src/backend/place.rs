@@ -173,7 +173,6 @@ pub(crate) struct ServedFolder {
     handle: OwnedFd,
 }
 
-/// Entry of a folder.
 #[derive(Debug)]
 pub(crate) struct FolderEntry {
     /// Path relative to the directory.

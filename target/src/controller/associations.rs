@@ -94,7 +94,6 @@ impl Associations {
         &self.trace
     }
 
-    /// Live controllers of a subsystem.
     pub(crate) fn controllers_of(&self, subsystem: &Arc<Subsystem>) -> Vec<Arc<Controller>> {
         let mut controllers = self.controllers();
         controllers.retain(|one| one.subsystem().is_some_and(|of| Arc::ptr_eq(of, subsystem)));

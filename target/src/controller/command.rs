@@ -52,7 +52,6 @@ pub enum CommandWork {
 pub struct ControlWork(pub(super) ControlCommand);
 
 impl ControlWork {
-    /// Whether it is an Asynchronous Event Request.
     pub(crate) fn is_event_request(&self) -> bool {
         matches!(self.0, ControlCommand::Admin(AdminCommand::AsyncEventRequest, _))
     }

@@ -87,10 +87,8 @@ pub(crate) struct TracedCommand {
     pub(crate) qid: Qid,
     pub(crate) cid: Cid,
     pub(crate) work: IoWork,
-    /// Time at which its capsule arrived.
     pub(crate) arrived: Time,
     pub(crate) stages: CommandStages,
-    /// Whether its status was Success.
     pub(crate) succeeded: bool,
 }
 
@@ -108,7 +106,6 @@ impl TracedCommand {
     }
 }
 
-/// Commands that a trace recorded.
 #[derive(Debug)]
 pub(crate) struct TraceRecord {
     /// Commands in the order in which they ended on each core.

@@ -14,7 +14,6 @@ pub(super) struct Jobs {
     pub(super) open: Vec<ControllerJob>,
 }
 
-/// Job that has not ended.
 #[derive(Debug)]
 pub(super) struct ControllerJob {
     pub(super) id: JobId,

@@ -45,7 +45,6 @@ struct QueueMailbox {
     close: Option<CloseReason>,
 }
 
-/// Message to the owner of a queue.
 #[derive(Debug)]
 pub(super) enum QueueMessage {
     /// Event that the core of the queue must act on.

@@ -21,7 +21,6 @@ pub(super) struct Members {
     pub(super) leaving: Vec<Arc<QueueLink>>,
     /// Connect commands (queue, CID) that get their response once no queue is leaving.
     pub(super) joining: Vec<(Arc<QueueLink>, Cid)>,
-    /// Reason that the association is ending, if it is.
     pub(super) ending: Option<CloseReason>,
     /// Abort commands without a response (CID), each with the queue of the command to abort.
     pub(super) aborts: Vec<(Cid, Arc<QueueLink>)>,

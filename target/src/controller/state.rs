@@ -36,7 +36,6 @@ use crate::limits::{
 pub struct Controller {
     /// Controller ID, unique among the live I/O controllers or the live discovery controllers.
     pub cntlid: Cntlid,
-    /// Kind of the controller, and its subsystem.
     pub(crate) kind: ControllerKind,
     /// Host that connected the admin queue.
     pub(crate) host: NamedHost,

@@ -244,7 +244,6 @@ impl CoreBuffers {
         self.hosts.grant().or_else(|| self.anonymous.grant())
     }
 
-    /// Returns a buffer to its pool.
     pub(crate) fn release(&mut self, accounts: &Accounts, buffer: Buffer) {
         let (share, account) = self.owner(accounts, &buffer);
         share.release(account, buffer);

@@ -224,7 +224,6 @@ impl Pool {
         Some(Buffer { unit: self.first + unit, order, length })
     }
 
-    /// Returns a buffer to the pool.
     pub(crate) fn release(&mut self, buffer: Buffer) {
         debug_assert!(self.owns(&buffer));
         let unit = buffer.unit - self.first;

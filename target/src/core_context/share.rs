@@ -336,7 +336,6 @@ impl Share {
         self.events.push(|| BufferEvent::Orphaned { address });
     }
 
-    /// Returns a buffer to the pool.
     pub(super) fn release(&mut self, key: AccountKey, buffer: Buffer) {
         self.accounts[key.0].held_bytes -= buffer.bytes();
         self.release_orphan(key, buffer);

@@ -59,7 +59,6 @@ impl MetricsAddress {
 }
 
 impl MetricsAddressError {
-    /// Whether the address is in use.
     pub(super) fn is_in_use(&self) -> bool {
         self.error.kind() == io::ErrorKind::AddrInUse
     }

@@ -2,7 +2,6 @@
 
 use crate::metrics::exposition::MetricsFormat;
 
-/// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PageContent {
     Metrics(MetricsFormat),

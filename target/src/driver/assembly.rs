@@ -21,7 +21,6 @@ pub struct Assembly {
     pub(crate) seeds: Vec<PollGroupBuilder>,
     pub(crate) devices: Devices,
     pub(crate) acceptors: Acceptors,
-    /// Doorbell of the acceptors' driver.
     pub(crate) acceptor_bell: Arc<Doorbell>,
     pub(crate) stop_request: Arc<StopRequest>,
 }

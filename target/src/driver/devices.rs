@@ -63,7 +63,6 @@ pub(crate) enum DeviceRole {
     Beside,
 }
 
-/// Request to the thread of the acceptors.
 pub(crate) enum AcceptorRequest {
     /// Serve a further device with this acceptor.
     Add(DeviceRole, Box<dyn Acceptor>),
@@ -71,7 +70,6 @@ pub(crate) enum AcceptorRequest {
     Listen {
         /// Port on which the device does not listen yet.
         port: Arc<Port>,
-        /// Role of the device.
         role: DeviceRole,
         /// Channel to which the result is sent.
         answer: Sender<Result<(), CmError>>,

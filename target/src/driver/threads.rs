@@ -123,7 +123,6 @@ impl Runtime {
         self.clock.now() - Time::ZERO
     }
 
-    /// Counters of each poll group.
     pub(crate) fn group_stats(&self) -> Vec<PollGroupStats> {
         self.groups.iter().map(Worker::stats).collect()
     }

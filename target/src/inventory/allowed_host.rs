@@ -50,7 +50,6 @@ pub(crate) enum HostsChange {
 /// Change to the hosts that see a namespace with a list of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VisibilityChange {
-    /// Shows it to the host with this NQN.
     Show(Nqn),
     /// Hides it from the host with this NQN.
     Hide(Nqn),

@@ -94,7 +94,6 @@ impl ListedNamespaces {
     }
 }
 
-/// File of a directory, and the configuration of that directory.
 type ShardOf<'a> = (&'a DirectoryConfig, Shard);
 
 /// Returns the files of all directories of a subsystem and a summary of those left out. The

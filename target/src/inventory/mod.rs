@@ -132,12 +132,10 @@ impl Inventory {
         found.ok_or_else(|| ChangeError::NotServedThere { nqn: nqn.to_string(), address })
     }
 
-    /// Whether the target listens at an address.
     pub(crate) fn listens_at(&self, address: SocketAddr) -> bool {
         self.port_at(address).is_ok()
     }
 
-    /// Port that listens at an address.
     fn port_at(&self, address: SocketAddr) -> Result<Arc<Port>, ChangeError> {
         let is_there = |port: &Arc<Port>| port.is_bound() && port.address() == address;
         self.ports().into_iter().find(is_there).ok_or(ChangeError::NoPort(address))
@@ -152,12 +150,10 @@ impl Inventory {
         self.lock_subsystems().clone()
     }
 
-    /// Subsystem with this NQN, if it exists.
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
     }
 
-    /// Subsystem with this NQN, or else [`ChangeError::NoSubsystem`].
     pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
         self.subsystem(nqn).ok_or_else(|| ChangeError::no_subsystem(nqn))
     }

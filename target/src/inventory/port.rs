@@ -52,7 +52,6 @@ pub(crate) struct PortStatus {
     state: PortState,
 }
 
-/// Subsystem served at a port.
 #[derive(Clone, Debug)]
 pub(crate) struct ServedSubsystem {
     pub(crate) subsystem: Arc<Subsystem>,

@@ -127,12 +127,10 @@ impl Subsystem {
         Arc::clone(self.publication.exports().list(self.index))
     }
 
-    /// Namespace with this NSID, if it exists.
     pub(crate) fn namespace(&self, nsid: Nsid) -> Option<Arc<Namespace>> {
         self.namespaces().get(nsid).cloned()
     }
 
-    /// Namespace with this NSID, or else [`ChangeError::NoNamespace`].
     pub(crate) fn find_namespace(&self, nsid: Nsid) -> Result<Arc<Namespace>, ChangeError> {
         let none = || ChangeError::NoNamespace { nqn: self.nqn.to_string(), nsid };
         self.namespace(nsid).ok_or_else(none)

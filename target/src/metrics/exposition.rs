@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use super::latency::LatencyStats;
 
-/// Text format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsFormat {
     /// Text format 0.0.4 of Prometheus, which all of its versions and most other readers accept.

@@ -56,7 +56,6 @@ impl LatencyStats {
         self.buckets.iter().sum()
     }
 
-    /// Sum of all latencies.
     pub(crate) fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_nanos)
     }

@@ -27,7 +27,6 @@ impl Errors {
 }
 
 impl PeerErrorTable {
-    /// Adds a number of failed commands of a peer.
     pub(crate) fn add_failed(&self, peer: IpAddr, commands: u64) {
         if commands > 0 {
             self.update(peer, |errors| errors.commands_failed += commands);

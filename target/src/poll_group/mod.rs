@@ -127,7 +127,6 @@ pub struct PollGroupStats {
 }
 
 impl PollGroupBuilder {
-    /// Builds the group with a storage engine.
     pub(crate) fn build(self, engine: Box<dyn Engine>) -> PollGroup {
         let buffers = CoreBuffers::new(self.pool, self.anonymous_pool);
         let storage = Storage::new(engine);
@@ -351,7 +350,6 @@ impl PollGroup {
     }
 }
 
-/// Returns the transport that a request belongs to.
 fn transport_of(
     transports: &mut [Option<Box<dyn Transport>>],
     whose: RequestKey,

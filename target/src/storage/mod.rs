@@ -62,9 +62,7 @@ pub(crate) enum StorageReport<T> {
         result: Result<(), BackendError>,
     },
     /// The operation could not be cancelled; `Done` follows when it ends.
-    NotCancelled {
-        tag: T,
-    },
+    NotCancelled { tag: T },
 }
 
 /// Executes operations for one core. Allocates memory only in [`Storage::reserve`]. The caller

@@ -56,7 +56,6 @@ pub(crate) trait Acceptor: Send {
 }
 
 ::rdma::counters! {
-    /// Counters of an acceptor.
     pub(crate) struct AcceptorStats {
         /// Connections (queue pairs) that exist now, disconnecting ones included.
         connections,

@@ -14,7 +14,6 @@ const AROUND_PAYLOAD: usize = 96;
 /// Losses from 1 in this many packets on are a finding; fewer may happen on this machine itself.
 const LOSS_LIMIT: u64 = 10_000;
 
-/// Returns all findings of a path.
 pub(super) fn judge(path: &PathMeasure) -> Vec<DoctorFinding> {
     let mut findings = vec![summary(path)];
     findings.extend(reachability(path));

@@ -85,7 +85,6 @@ impl WireCounts {
     }
 }
 
-/// Results of the transfers.
 #[derive(Clone, Debug)]
 pub(super) struct TransferMeasure {
     pub(super) providers: Vec<String>,

@@ -58,7 +58,6 @@ impl ModelRing {
         }
     }
 
-    /// The first word of the payload at a position.
     fn payload_word(&self, position: u64) -> &ModelWord {
         let words = (position % RING) as usize / size_of::<u64>();
         &self.data[words + HEADER_BYTES / size_of::<u64>()]

@@ -39,7 +39,6 @@ pub(crate) struct CubicGrowth {
     plateau: u64,
     /// The window that AIMD with the same average would have reached: `W_est`.
     friendly: u64,
-    /// Time of the reduction.
     began: Time,
     /// Time from the reduction to the plateau: `K`.
     plateau_after_milliseconds: i64,

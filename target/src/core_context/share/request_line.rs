@@ -101,7 +101,6 @@ impl RequestLine {
         self.keep(|waiting| waiting.whose != whose)
     }
 
-    /// Removes all requests of a connection.
     pub(super) fn leave_all(&mut self, connection: RequestKey, mut left: impl FnMut(RequestKey)) {
         self.keep(|waiting| {
             let leaves = waiting.whose.is_of_connection(connection);

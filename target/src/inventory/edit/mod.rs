@@ -43,7 +43,6 @@ pub(crate) struct Edit<'a> {
     pub(super) listed: Vec<(Arc<Subsystem>, ListedNamespaces)>,
 }
 
-/// Difference of a subsystem.
 pub(super) struct SubsystemStep {
     pub(super) subsystem: Arc<Subsystem>,
     pub(super) kind: StepKind,
@@ -56,7 +55,6 @@ pub(super) enum StepKind {
     Remove,
     /// Hosts that may connect are replaced.
     Allow(AllowedHosts),
-    /// The port serves it.
     Serve(Arc<Port>),
     /// The port no longer serves it.
     Unserve(Arc<Port>),
@@ -98,7 +96,6 @@ impl<'a> Edit<'a> {
         }
     }
 
-    /// Subsystem with this NQN, or else [`ChangeError::NoSubsystem`].
     fn subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {
         self.inventory.find_subsystem(nqn)
     }
@@ -107,7 +104,6 @@ impl<'a> Edit<'a> {
         self.steps.push(SubsystemStep { subsystem: Arc::clone(subsystem), kind });
     }
 
-    /// Removes a subsystem with its namespaces.
     fn remove(&mut self, subsystem: &Arc<Subsystem>) {
         self.subsystems.retain(|other| !Arc::ptr_eq(other, subsystem));
         self.step(subsystem, StepKind::Remove);

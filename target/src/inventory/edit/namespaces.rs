@@ -67,7 +67,6 @@ impl Edit<'_> {
         identifiers
     }
 
-    /// Removes a namespace from a subsystem.
     pub(crate) fn remove_namespace(&mut self, nqn: &Nqn, nsid: Nsid) -> Result<(), ChangeError> {
         let removed = self.namespace(nqn, nsid)?;
         self.removed.push(removed);

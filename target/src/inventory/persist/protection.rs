@@ -74,7 +74,6 @@ impl ProtectionFile {
         }
     }
 
-    /// Whether the namespace with this UUID is protected.
     pub(crate) fn contains(&self, namespace: Uuid) -> bool {
         self.content.protected.contains(&namespace)
     }

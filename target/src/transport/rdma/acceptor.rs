@@ -85,7 +85,6 @@ struct TrackedConnection {
     /// Index of its poll group.
     group: usize,
     party: Party,
-    /// Parameters with which it is accepted.
     acceptance: ConnParams,
     /// Flag, set when it is lost, that other cores see before its own core handles that.
     lost: Arc<Lost>,

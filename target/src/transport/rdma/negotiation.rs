@@ -82,7 +82,6 @@ impl Negotiated {
         AreaLayout { receives, slots: self.slots(), in_capsule: self.in_capsule }
     }
 
-    /// Returns the parameters with which the connection is accepted.
     pub(super) fn acceptance(&self, request: &ConnParams) -> ConnParams {
         ConnParams {
             responder_resources: 0,
@@ -94,7 +93,6 @@ impl Negotiated {
     }
 }
 
-/// Returns the private data of a rejection.
 pub(super) fn rejection(status: RejectStatus) -> PrivateData {
     private(Reject::new(status).as_bytes())
 }

@@ -9,13 +9,9 @@ pub(super) enum TrackedProgress {
     /// The poll group prepares it, and the host waits for the answer to its request.
     Placing,
     /// The connection was accepted at the connection manager.
-    Accepted {
-        /// Whether Connect has succeeded.
-        connected: bool,
-    },
+    Accepted { connected: bool },
     /// The connection ends at one side at least.
     Closing {
-        /// Whether Connect has succeeded.
         connected: bool,
         /// Who is not done with it yet.
         awaits: Awaited,
@@ -96,7 +92,6 @@ impl TrackedProgress {
         }
     }
 
-    /// Whether Connect has succeeded.
     pub(super) fn is_connected(self) -> bool {
         match self {
             Self::Placing => false,

@@ -33,8 +33,10 @@ pub(crate) enum HostData {
 #[derive(Debug)]
 pub(crate) enum ArrivedData {
     /// Part of the command's capsule; offset and length in bytes.
-    Capsule { offset: u32, length: u32 },
-    /// Contents of a buffer.
+    Capsule {
+        offset: u32,
+        length: u32,
+    },
     Buffer(Buffer),
 }
 
@@ -50,7 +52,6 @@ pub(crate) struct OutgoingData {
 pub(crate) enum LocalData {
     /// The command moves no data.
     None,
-    /// Data from the host.
     Arrived(ArrivedData),
     /// Buffer for data to the host.
     Outgoing(OutgoingData),
@@ -58,12 +59,10 @@ pub(crate) enum LocalData {
     Zeros(KeyedMemory),
 }
 
-/// Data that precedes a response.
 #[derive(Debug)]
 pub(crate) enum ResponseData {
     /// None; a buffer of the command is freed when the response was sent.
     None(Option<Buffer>),
-    /// The bytes of a buffer.
     Buffer(OutgoingData),
     /// Zeros, which need no buffer.
     Zeros(KeyedMemory),
@@ -91,7 +90,6 @@ pub(crate) enum StorageStep {
 /// How the data of a command becomes [`LocalData`].
 #[derive(Debug)]
 pub(super) enum DataPlace {
-    /// The data is ready where it is.
     Ready(LocalData),
     /// The data needs a buffer of this many bytes.
     Buffer(u32),

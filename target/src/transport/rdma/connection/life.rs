@@ -36,7 +36,6 @@ pub(in crate::transport::rdma) enum Ended {
     NoMemory,
     /// The host sent no Connect, and newer connections displaced it.
     Displaced,
-    /// The controller closed the queue.
     Controller(CloseReason),
     /// The host sent a Disconnect command.
     OrderlyDisconnect,
@@ -108,7 +107,6 @@ impl<P: Provider> Connection<P> {
             .try_for_each(|index| self.post_receive(context, Receive(index)))
     }
 
-    /// Whether Connect has succeeded.
     pub(in crate::transport::rdma) fn is_connected(&self) -> bool {
         self.is_connected
     }

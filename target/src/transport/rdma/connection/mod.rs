@@ -80,7 +80,6 @@ enum Leaving {
     Answered,
 }
 
-/// Kind of a work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WorkKind {
     /// Receive of a command capsule; `index` is that of the receive.

@@ -256,7 +256,6 @@ impl Request {
         }
     }
 
-    /// Response that is to be sent.
     pub(crate) fn due_response(&self) -> Option<&DueResponse> {
         match &self.stage {
             RequestStage::AwaitingResponse(response) => Some(response),
@@ -487,7 +486,6 @@ impl Slots {
         self.requests.iter().all(rests)
     }
 
-    /// Returns all slots in use.
     pub(crate) fn in_use(&self) -> Vec<SlotId> {
         (0..self.requests.len())
             .filter(|&index| !matches!(self.requests[index].stage, RequestStage::Free))
