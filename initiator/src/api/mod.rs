@@ -7,6 +7,7 @@ pub(crate) mod controller_handle;
 pub(crate) mod discovery;
 pub(crate) mod followed_paths;
 pub(crate) mod host;
+pub(crate) mod host_builder;
 pub(crate) mod in_order;
 pub(crate) mod multipath;
 pub(crate) mod namespace;
