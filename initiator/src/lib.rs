@@ -165,6 +165,17 @@
 //! returned only when the target can no longer write to it: when the command has completed, or all
 //! queue pairs of the connection are closed.
 //!
+//! # Authentication
+//! A target may require that the host prove who it is (DH-HMAC-CHAP). With
+//! [`ControllerOptions::dhchap_secret`] each queue authenticates when it is connected, also at
+//! reconnects, and again with [`Controller::reauthenticate`] or
+//! [`ControllerOptions::reauth_period`]. With [`ControllerOptions::dhchap_ctrl_secret`] the target
+//! has to prove who it is as well. Exponentiations run on threads of their own, so that other
+//! connections of the host continue. A failure is [`ErrorKind::Authentication`]; it ends the
+//! controller, except that a response that is refused at a reconnect is tried again until
+//! [`ControllerOptions::loss_timeout`], since a target with too much to compute refuses too.
+//! Authentication does not encrypt or sign what is transferred afterwards.
+//!
 //! # Several paths
 //! [`Host::find_paths`] reads the ports of a subsystem from a discovery service, and
 //! [`Host::connect_paths`] connects to all of them. [`SubsystemPaths::multipath_namespace`] returns
@@ -183,7 +194,7 @@
 //! memory does not exist in the child at all.
 //!
 //! # Not implemented
-//! Authentication and encryption, the fused Compare and Write operation, reservations, metadata and
+//! Encryption, the fused Compare and Write operation, reservations, metadata and
 //! protection information, GPU memory, block devices for the kernel, and transports other than
 //! RDMA.
 
@@ -215,9 +226,11 @@ pub use api::ticket::Ticket;
 pub use engine::completion::RangeCompletion;
 pub use engine::limits::ControllerLimits;
 pub use engine::shard_routes::ReplicaPolicy;
+pub use feedrail_auth::{HostAuthError, InvalidSecret, Secret};
 pub use memory::plan_region::Region;
 pub use memory::region::{Grant, RegionSlice};
 pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
+pub use types::authentication_failure::AuthenticationFailure;
 pub use types::counters::{HostCounters, ProviderStats};
 pub use types::error::{
     Error, ErrorFamily, ErrorKind, RefusedField, SubsystemAddress, UnreachableCause,

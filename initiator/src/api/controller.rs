@@ -132,6 +132,17 @@ impl Controller {
         self.pending(async move { handle.change(ChangeKind::Namespaces, seen).await })
     }
 
+    /// Authenticates all queues of the connection again, while reads and writes continue. Without
+    /// a connection it waits for the next one, which is authenticated.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Authentication`], and the controller has ended; or the target does not require
+    /// authentication.
+    pub fn reauthenticate(&self) -> Pending<Result<(), Error>> {
+        let reply = self.handle.reauthenticate();
+        self.pending(reply)
+    }
+
     /// Returns whether it is connected now. If not, connecting continues, except after an error
     /// that ended all attempts.
     pub fn is_connected(&self) -> bool {

@@ -71,6 +71,18 @@ impl ControllerHandle {
         reply
     }
 
+    /// Requests another authentication, which begins at the next turn.
+    pub(crate) fn reauthenticate(&self) -> Reply<()> {
+        let (promise, reply) = promise(self.host.shared.process());
+        // Like a command: see `queue`.
+        if let Ok(mut state) = self.host.shared.lock()
+            && let Some(engine) = state.host.engines.get_mut(self.engine)
+        {
+            engine.reauthenticate(self.key, promise);
+        }
+        reply
+    }
+
     /// Returns the limits of the current connection.
     pub(crate) fn limits(&self) -> Result<ControllerLimits, Error> {
         let state = self.host.shared.lock()?;

@@ -10,9 +10,10 @@ use rdma::Provider;
 use rdma::verbs::VerbsOptions;
 
 use crate::api::host::Host;
-use crate::driver::SharedEngines;
+use crate::driver::{SharedEngines, fill_random};
 use crate::driver::host_state::{Inner, OpenDevices};
 use crate::engine::link::Link;
+use crate::engine::wire::Wire;
 use crate::engine::{HostEngine, HostIdentity};
 use crate::types::error::Error;
 use crate::types::options::ControllerOptions;
@@ -197,17 +198,15 @@ impl HostBuilder {
     #[doc(hidden)]
     pub fn build_on<P: Provider>(mut self, device: P::Device) -> Result<Host, Error> {
         self.source = None;
-        let threaded = !self.polled;
-        self.polled = true;
+        let wire: Box<dyn Wire> = Box::new(Link::<P>::new(device)?);
+        // A simulated device makes no progress in real time, for which a thread could wait.
+        self.polled |= wire.fds().is_empty();
         let mut host = self.build_polled()?;
-        let wire = Box::new(Link::<P>::new(device)?);
-        let engine = HostEngine::new(wire, host.inner.identity, None);
+        let engine = HostEngine::new(wire, host.inner.identity, None, fill_random);
         host.inner.shared.add(engine, String::new())?;
         let inner = Arc::get_mut(&mut host.inner).expect("nobody else has it yet");
         inner.fixed_device = true;
-        if threaded && inner.can_wait() {
-            let shared = Arc::get_mut(&mut inner.shared).expect("nobody else has it yet");
-            shared.threaded = true;
+        if inner.shared.threaded {
             inner.start_thread()?;
         }
         Ok(host)
@@ -216,7 +215,7 @@ impl HostBuilder {
     fn build_polled(self) -> Result<Host, Error> {
         let controller = self.controller.checked()?;
         let identity = identity(self.nqn, self.id);
-        let shared = Arc::new(SharedEngines::new(!self.polled)?);
+        let shared = SharedEngines::new(!self.polled)?;
         Ok(Host {
             inner: Arc::new(Inner {
                 shared,

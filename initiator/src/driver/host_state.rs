@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use rdma::verbs::VerbsOptions;
 
 use crate::driver::provider::{self, OpenedDevice};
+use crate::driver::random::fill_random;
 use crate::driver::shared::SharedEngines;
 use crate::engine::arena::{ArenaKey, EngineKey};
 use crate::engine::same_machine::{NearTarget, PathChoice};
@@ -122,7 +123,7 @@ impl Inner {
         choice: Option<PathChoice>,
     ) -> Result<EngineKey, Error> {
         let OpenedDevice { wire, reason } = opened;
-        let engine = HostEngine::new(wire, self.identity, choice);
+        let engine = HostEngine::new(wire, self.identity, choice, fill_random);
         tracing::info!(%source, %reason, "opened an RDMA device");
         Ok(self.shared.add(engine, reason)?)
     }

@@ -5,6 +5,7 @@
 //! has waited long leaves the descriptors to those with short waits, each of whose results would
 //! wake it first. While no caller waits, a thread of the host drives.
 
+mod auth_workers;
 mod caller;
 mod clock;
 pub(crate) mod foreign_code;
@@ -13,6 +14,7 @@ pub(crate) mod numa;
 mod parker;
 pub(crate) mod process;
 pub(crate) mod provider;
+mod random;
 mod shared;
 mod sleepers;
 mod state;
@@ -20,5 +22,6 @@ mod turn_taking;
 pub(crate) mod wake_flag;
 
 pub(crate) use self::clock::system_now;
+pub(crate) use self::random::fill_random;
 pub(crate) use self::shared::SharedEngines;
 pub(crate) use self::state::DriverState;

@@ -2,11 +2,12 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use rdma::Time;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
+use crate::driver::auth_workers::AuthWorkers;
 use crate::driver::clock::system_now;
 use crate::driver::process::{Forked, Process};
 use crate::driver::provider::{self, OpenedDevice};
@@ -38,21 +39,27 @@ pub(crate) struct SharedEngines {
     pub(super) interrupt: OwnedFd,
     /// Whether the host has a thread, which drives when no caller does.
     pub(crate) threaded: bool,
+    /// Threads that compute for authentications.
+    pub(super) auth_workers: AuthWorkers,
+    /// This value, for those threads.
+    pub(super) this: Weak<Self>,
 }
 
 impl SharedEngines {
-    pub(crate) fn new(threaded: bool) -> io::Result<Self> {
+    pub(crate) fn new(threaded: bool) -> io::Result<Arc<Self>> {
         Process::count_forks()?;
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Self {
+        let shared = Arc::new_cyclic(|this| Self {
             process: Process::current(),
             state: Mutex::default(),
             idle: Condvar::new(),
             epoll,
             interrupt,
             threaded,
-        };
+            auth_workers: AuthWorkers::default(),
+            this: Weak::clone(this),
+        });
         shared.watch(shared.interrupt.as_fd(), INTERRUPT)?;
         Ok(shared)
     }
@@ -199,6 +206,7 @@ impl SharedEngines {
     fn run(&self, deferred: Option<Deferred>) {
         if let Some(mut deferred) = deferred {
             deferred.run();
+            deferred.computations.drain(..).for_each(|due| self.compute(due));
             self.state().deferred = deferred;
         }
     }

@@ -8,6 +8,7 @@ use rdma::{Time, WcStatus};
 
 use crate::engine::HostEngine;
 use crate::engine::arena::{ControllerKey, RangeKey};
+use crate::engine::authenticate::ends_controller;
 use crate::engine::connections::ConnectionRole;
 use crate::engine::health::KeepAlive;
 use crate::engine::queue::HostQueue;
@@ -35,7 +36,11 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) {
         let now = self.clock;
-        let Some(controller) = self.controllers.get(key) else { return };
+        if !self.controllers.contains(key) {
+            return;
+        }
+        let cause = self.cause_with_exchange(key, cause);
+        let controller = &self.controllers[key];
         let cause = cause.of_target(&controller.target);
         let live_for = match controller.session.phase {
             ControllerPhase::Live(since) => Some(now - since),
@@ -71,7 +76,7 @@ impl HostEngine {
             // There are as many as the outage is long.
             None => tracing::info!(%cause, "cannot connect again yet"),
         }
-        if matches!(cause.kind(), ErrorKind::Unsupported(_)) {
+        if ends_controller(&cause, live_for.is_some()) {
             return self.release_resources(key, cause, outbox);
         }
         self.counters.connections_lost += u64::from(live_for.is_some());
@@ -161,6 +166,9 @@ impl HostEngine {
         }
         let controller = &mut self.controllers[key];
         controller.forget_checks();
+        if let Some(chunk) = controller.session.auth.forget() {
+            controller.bounce.release(chunk);
+        }
         if let ControllerPhase::Opening(_) = controller.session.phase
             && let ControllerPhase::Opening(opening) =
                 mem::replace(&mut controller.session.phase, ControllerPhase::Resting(now))
@@ -192,6 +200,7 @@ impl HostEngine {
             }
             Task::Check(task) => self.interrupt_check(key, task),
             Task::Opening
+            | Task::Authentication
             | Task::KeepAlive
             | Task::EventConfig
             | Task::AsyncEvent
@@ -214,6 +223,9 @@ impl HostEngine {
 
     /// Fails all operations that wait for a connection of a controller.
     fn fail_waiting(&mut self, key: ControllerKey, error: &Error, outbox: &mut Outbox) {
+        for promise in mem::take(&mut self.controllers[key].session.auth.waiting) {
+            promise.keep(Err(error.clone()), outbox);
+        }
         for raw in self.controllers[key].raws.take_all() {
             raw.promise.keep(Err(error.clone()), outbox);
         }
@@ -248,8 +260,12 @@ impl HostEngine {
             && !matches!(controller.session.phase, ControllerPhase::Dead(_))
         {
             let cause = Box::new(outage.cause.clone());
+            let refused = matches!(cause.kind(), ErrorKind::Authentication { .. });
             let error = Error::from(ErrorKind::Lost { after, cause }).of_target(&controller.target);
-            self.lose(key, error, outbox);
+            match refused {
+                true => self.release_resources(key, error, outbox),
+                false => self.lose(key, error, outbox),
+            }
         }
     }
 
@@ -278,6 +294,10 @@ impl HostEngine {
                 self.poll_ready(key, outbox);
             }
             ControllerPhase::Live(_) => {
+                self.run_auth_timers(key, outbox);
+                if !self.controllers[key].session.is_live() {
+                    return;
+                }
                 self.resume_delayed(key);
                 self.controllers[key].checks.ask_again_for_access(now);
                 self.expire_checks(key, outbox);

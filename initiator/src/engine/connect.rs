@@ -24,6 +24,7 @@ use crate::engine::results::Outbox;
 use crate::engine::session::{ControllerPhase, Opening, OpeningStep, set_cc};
 use crate::engine::task::Task;
 use crate::engine::wire::{Data, NewQueue};
+use crate::types::authentication_failure::AuthenticationFailure;
 use crate::types::error::{Error, ErrorKind, RefusedField};
 
 /// Entries of the admin queue: the number that Linux requests, and the most that its target grants.
@@ -236,18 +237,12 @@ impl HostEngine {
             return Ok(());
         };
         match opening.step {
-            OpeningStep::Connection => {}
+            OpeningStep::Connection | OpeningStep::Authentication => {}
             OpeningStep::Connect => {
                 self.take_connect(key, cqe)?;
-                match self.controllers[key].session.queues.len() {
-                    1 => self.send_step(
-                        key,
-                        OpeningStep::Capabilities,
-                        get(Property::CAP),
-                        0,
-                        outbox,
-                    ),
-                    _ => self.open_next_queue(key, outbox),
+                match self.controllers[key].wants_authentication() {
+                    true => self.authenticate_new_queue(key, outbox),
+                    false => self.queue_is_usable(key, outbox),
                 }
             }
             OpeningStep::Capabilities => {
@@ -272,6 +267,14 @@ impl HostEngine {
         Ok(())
     }
 
+    /// Continues after the Connect of a queue, and its authentication.
+    pub(crate) fn queue_is_usable(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        match self.controllers[key].session.queues.len() {
+            1 => self.send_step(key, OpeningStep::Capabilities, get(Property::CAP), 0, outbox),
+            _ => self.open_next_queue(key, outbox),
+        }
+    }
+
     fn take_connect(&mut self, key: ControllerKey, cqe: &Cqe) -> Result<(), Error> {
         let status = cqe.status();
         if !status.is_success() {
@@ -279,13 +282,12 @@ impl HostEngine {
             return Err(ErrorKind::ConnectRefused { status, field }.into());
         }
         let response = ConnectResponse::from_bits(cqe.dw0.get());
-        if response.authentication_required() || response.secure_channel_required() {
-            return Err(ErrorKind::Unsupported(
-                "in-band authentication, which the target requires",
-            )
-            .into());
+        if response.secure_channel_required() {
+            let reason = AuthenticationFailure::SecureChannel;
+            return Err(ErrorKind::Authentication { reason }.into());
         }
         let controller = &mut self.controllers[key];
+        controller.session.auth.is_required = response.authentication_required();
         if controller.session.queues.len() == 1 {
             controller.session.limits.cntlid = response.cntlid();
         } else if response.cntlid() != controller.session.limits.cntlid {
@@ -442,6 +444,11 @@ impl HostEngine {
         if let Some(first) = controller.session.first.take() {
             first.promise.keep(Ok(controller.session.limits), outbox);
         }
+        match controller.session.auth.is_done {
+            true => self.all_authenticated(key, outbox),
+            false => controller.note_no_authentication(outbox),
+        }
+        let controller = &mut self.controllers[key];
         // The log page may have changed while there was no connection.
         controller.checks.log_changes.note(outbox);
         let cntlid = controller.session.limits.cntlid;
@@ -456,7 +463,10 @@ fn get(property: Property) -> Sqe {
 }
 
 fn succeeded(cqe: &Cqe) -> Result<(), Error> {
-    cqe.status().ok().map_err(|status| ErrorKind::Status(status).into())
+    cqe.status().ok().map_err(|status| match status.is(Status::AUTHENTICATION_REQUIRED) {
+        true => ErrorKind::Authentication { reason: AuthenticationFailure::Withdrawn }.into(),
+        false => ErrorKind::Status(status).into(),
+    })
 }
 
 fn refused_field(status: Status, parameter: ConnectParameter) -> RefusedField {

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use feedrail_auth::HostSetup;
 use nvme_proto::identify::NamespaceList;
 use nvme_proto::{Cqe, Nsid, view};
 use rdma::Time;
@@ -47,6 +48,8 @@ pub(crate) struct ControllerState {
     /// access. Regions that outlive the controller see that it is gone, and release their
     /// registration.
     pub(crate) scope: Arc<dyn ErasedScope>,
+    /// Keys with which the host authenticates, if it has a secret.
+    pub(crate) credentials: Option<Arc<HostSetup>>,
     /// Holder of that scope, through which the handles follow a change of provider.
     pub(crate) current_scope: Arc<CurrentScope>,
 }
@@ -75,6 +78,7 @@ impl ControllerState {
         target: Arc<SubsystemAddress>,
         options: ControllerOptions,
         session: Session,
+        credentials: Option<Arc<HostSetup>>,
         Domain { scope, bounce }: Domain,
     ) -> Self {
         Self {
@@ -87,6 +91,7 @@ impl ControllerState {
             checks: Checks::default(),
             namespaces: Arena::default(),
             bounce,
+            credentials,
             current_scope: Arc::new(CurrentScope::new(Arc::clone(&scope))),
             scope,
         }
@@ -97,6 +102,26 @@ impl ControllerState {
     pub(crate) fn enter(&mut self, domain: Domain) {
         self.current_scope.set(Arc::clone(&domain.scope));
         (self.scope, self.bounce) = (domain.scope, domain.bounce);
+    }
+
+    /// Returns whether the queue that was connected last has to be authenticated: the target
+    /// requires it, or this host wants to know who the target is.
+    pub(crate) fn wants_authentication(&self) -> bool {
+        let demands = |setup: &Arc<HostSetup>| setup.controller_key.is_some();
+        self.session.auth.is_required || self.credentials.as_ref().is_some_and(demands)
+    }
+
+    /// Handles that a connection was established without authentication.
+    pub(crate) fn note_no_authentication(&mut self, outbox: &mut Outbox) {
+        if self.credentials.is_some() {
+            let target = &self.target;
+            tracing::info!(%target, "the target requires no authentication, so the secret is unused");
+        }
+        for promise in std::mem::take(&mut self.session.auth.waiting) {
+            let what = "the target requires no authentication";
+            let error = Error::from(ErrorKind::Invalid(what)).of_target(&self.target);
+            promise.keep(Err(error), outbox);
+        }
     }
 
     /// Returns the load of the controller, by which replicas and paths are selected.
@@ -256,7 +281,8 @@ impl ControllerState {
             ControllerPhase::Live(_) => {
                 let KeepAlive { next, watch, .. } = self.health.keep_alive;
                 let checks = self.checks.next(self.options.admin_timeout);
-                earliest(checks, earliest(earliest(next, watch), self.ranges.next_delayed()))
+                let own = earliest(checks, self.session.auth.deadline());
+                earliest(own, earliest(earliest(next, watch), self.ranges.next_delayed()))
             }
             _ => None,
         };

@@ -3,6 +3,7 @@
 use std::task::Waker;
 
 use crate::driver::foreign_code;
+use crate::engine::auth_exchange::DueComputation;
 use crate::engine::completion::RangeCompletion;
 use crate::memory::plan_region::KeptMemory;
 
@@ -12,10 +13,13 @@ pub(crate) struct Deferred {
     pub(super) wakers: Vec<Waker>,
     pub(super) discarded: Vec<RangeCompletion>,
     pub(super) ended: Vec<KeptMemory>,
+    /// Computations for authentications, which [`Deferred::run`] leaves to the driver.
+    pub(crate) computations: Vec<DueComputation>,
 }
 
 impl Deferred {
-    /// Does all of the work, even if some of it panics; keeps the capacity of the lists.
+    /// Does all of the work but the computations, even if some of it panics; keeps the capacity of
+    /// the lists.
     pub(crate) fn run(&mut self) {
         self.discarded.clear();
         self.ended.clear();

@@ -113,6 +113,7 @@ impl HostEngine {
             | Task::EventConfig
             | Task::AsyncEvent
             | Task::Abort
+            | Task::Authentication
             | Task::Shutdown => false,
         }
     }

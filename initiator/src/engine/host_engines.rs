@@ -5,6 +5,7 @@ use std::sync::Arc;
 use rdma::Time;
 
 use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
+use crate::engine::auth_exchange::Computed;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::Outbox;
@@ -36,8 +37,13 @@ impl HostEngines {
     /// Does the work that is ready at `now`, without blocking.
     pub(crate) fn turn(&mut self, now: Time) -> NextTurn {
         let mut turn = NextTurn::SleepUntil(None);
-        for engine in self.engines.values_mut() {
+        for (key, engine) in self.engines.iter_mut() {
             turn = turn.and(engine.turn(now, &mut self.outbox));
+            if !engine.computations.is_empty() {
+                let in_place = !engine.has_fds();
+                self.outbox.compute(key, in_place, engine.computations.drain(..));
+                turn = NextTurn::Busy;
+            }
         }
         if self.fail_over(now) | self.resume_writes() { NextTurn::Busy } else { turn }
     }
@@ -53,6 +59,18 @@ impl HostEngines {
         if has_more || self.outbox.has_deferred() { NextTurn::Busy } else { turn }
     }
 
+<<<<<<< HEAD
+=======
+    /// Takes the result of a computation, for the next turn.
+    pub(crate) fn computed(&mut self, engine: EngineKey, computed: Computed) {
+        // The engine was dropped if the host is closing.
+        if let Some(engine) = self.engines.get_mut(engine) {
+            engine.fresh.computed.push(computed);
+        }
+    }
+
+    /// Returns the counters of all engines.
+>>>>>>> bbfd8e4d (initiator: authenticate queues that require it)
     pub(crate) fn counters(&self) -> HostCounters {
         self.engines.values().fold(self.counters, |sum, engine| sum.and(engine.counters()))
     }

@@ -36,6 +36,9 @@ pub(crate) enum Advance {
 impl HostEngine {
     /// Sends the commands that wait for a controller, as far as its queues have room.
     pub(crate) fn issue_waiting(&mut self, key: ControllerKey, outbox: &mut Outbox) {
+        if self.controllers[key].session.auth.exchange.is_some() {
+            self.issue_exchange(key, outbox);
+        }
         self.issue_checks(key, outbox);
         self.issue_raw(key, outbox);
         while self.controllers[key].session.is_live() {

@@ -2,6 +2,8 @@
 
 pub(crate) mod arena;
 pub(crate) mod association_end;
+pub(crate) mod auth_exchange;
+pub(crate) mod authenticate;
 pub(crate) mod block_plan;
 pub(crate) mod breaker;
 pub(crate) mod capsules;
@@ -18,6 +20,7 @@ pub(crate) mod device_events;
 pub(crate) mod expiry;
 pub(crate) mod failover;
 pub(crate) mod fence;
+pub(crate) mod fresh;
 pub(crate) mod health;
 pub(crate) mod host_engines;
 pub(crate) mod issue;
@@ -57,13 +60,14 @@ use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{CmEvent, GroupStats, Time};
 
 use crate::engine::arena::{Arena, ControllerKey, QueueKey, RangeKey, RunKey};
+use crate::engine::auth_exchange::{Computation, Entropy};
 use crate::engine::connections::{ConnectionRole, Connections};
 use crate::engine::controller::ControllerState;
 use crate::engine::fence::Fence;
+use crate::engine::fresh::Fresh;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::queue::{FinishedCommand, HostQueue};
 use crate::engine::range_op::RangeOp;
-use crate::engine::raw::Raw;
 use crate::engine::ready_list::ReadyList;
 use crate::engine::results::Outbox;
 use crate::engine::same_machine::PathChoice;
@@ -132,15 +136,11 @@ pub(crate) struct HostEngine {
     arrivals: Vec<Arrival>,
     /// Selection of the provider; only for a target on this machine.
     pub(crate) path: Option<PathChoice>,
-}
-
-/// Requests that were queued between two turns, when the engine does not know the time.
-#[derive(Default)]
-pub(crate) struct Fresh {
-    pub(crate) ops: Vec<RangeKey>,
-    pub(crate) runs: Vec<RunKey>,
-    pub(crate) raws: Vec<(ControllerKey, Raw)>,
-    closings: Vec<ControllerKey>,
+    pub(crate) entropy: Entropy,
+    /// Computations for authentications, which the driver takes after the turn.
+    pub(crate) computations: Vec<Computation>,
+    /// Number of the next computation.
+    pub(crate) next_computation: u64,
 }
 
 impl HostEngine {
@@ -154,7 +154,12 @@ impl HostEngine {
 
     /// Returns the engine of a device. For a target on this machine, `path` selects the provider
     /// between connections.
-    pub(crate) fn new(wire: Box<dyn Wire>, host: HostIdentity, path: Option<PathChoice>) -> Self {
+    pub(crate) fn new(
+        wire: Box<dyn Wire>,
+        host: HostIdentity,
+        path: Option<PathChoice>,
+        entropy: Entropy,
+    ) -> Self {
         Self {
             host,
             wire,
@@ -172,6 +177,9 @@ impl HostEngine {
             next_expiry: None,
             arrivals: Vec::with_capacity(Self::BATCH),
             path,
+            entropy,
+            computations: Vec::new(),
+            next_computation: 0,
         }
     }
 
@@ -248,6 +256,12 @@ impl HostEngine {
         for controller in fresh.closings.drain(..) {
             self.start_closing(controller, outbox);
         }
+        for (controller, promise) in fresh.authentications.drain(..) {
+            self.start_reauthentication(controller, promise, outbox);
+        }
+        for computed in fresh.computed.drain(..) {
+            self.take_computed(computed, outbox);
+        }
         // Keeps the room of the vectors.
         self.fresh = fresh;
     }
@@ -316,6 +330,7 @@ impl HostEngine {
             }
             (_, CmEvent::Resolved { .. } | CmEvent::Established { .. }) => {}
             (known, end) => {
+                let known = self.known_at_end(conn, known, outbox);
                 if let Some(controller) = known.controller() {
                     self.end_association(controller, end_cause(&end), outbox);
                 }
@@ -392,7 +407,10 @@ impl HostEngine {
                 if let (Task::Piece(piece), Some(trace)) = (&work, &mut outbox.trace) {
                     self.trace_piece((key, qid), piece, &cqe, trace);
                 }
-                self.handle_finished(key, work, cqe, outbox);
+                match cqe.status().is(Status::AUTHENTICATION_REQUIRED) && !work.is_of_connect() {
+                    true => self.authentication_withdrawn(key, work, outbox),
+                    false => self.handle_finished(key, work, cqe, outbox),
+                }
             }
             Ok(None) => {}
             Err(Violation(rule)) => {
@@ -418,6 +436,7 @@ impl HostEngine {
                 self.finish_raw(controller, promise, buffer, namespace, &cqe, outbox);
             }
             Task::Opening => self.advance_opening(controller, &cqe, outbox),
+            Task::Authentication => self.finish_exchange_command(controller, &cqe, outbox),
             Task::KeepAlive => self.finish_keep_alive(controller, cqe.status(), outbox),
             Task::Check(task) => self.finish_check(controller, task, &cqe, outbox),
             Task::EventConfig => self.await_event(controller, &cqe, outbox),

@@ -7,6 +7,7 @@ use rdma::Time;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::{ArenaKey, ControllerKey, NamespaceKey, PlanKey};
+use crate::engine::auth_exchange;
 use crate::engine::change_count::ChangeKind;
 use crate::engine::controller::{Attached, ControllerState};
 use crate::engine::limits::ControllerLimits;
@@ -52,7 +53,8 @@ impl HostEngine {
         let domain = self.wire.domain()?;
         let retries = Retries::new(&self.host.id, self.controllers.next_key().index());
         let session = Session::new(retries, opened);
-        let state = ControllerState::new(target, options, session, domain);
+        let credentials = auth_exchange::setup(&options, self.host.nqn, target.nqn, self.entropy);
+        let state = ControllerState::new(target, options, session, credentials, domain);
         let scope = Arc::clone(&state.current_scope);
         let controller = self.controllers.insert(state);
         self.ready_list.mark_ready(controller);
@@ -72,6 +74,11 @@ impl HostEngine {
     /// Queues a command, which is sent at the next turn.
     pub(crate) fn raw(&mut self, controller: ControllerKey, raw: Raw) {
         self.fresh.raws.push((controller, raw));
+    }
+
+    /// Authenticates all queues of a controller again, from the next turn on.
+    pub(crate) fn reauthenticate(&mut self, controller: ControllerKey, promise: Promise<()>) {
+        self.fresh.authentications.push((controller, promise));
     }
 
     /// Returns the count of changes if it differs from `seen`; else `None`, and `promise` is

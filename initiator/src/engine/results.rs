@@ -7,7 +7,8 @@ use std::task::Waker;
 
 use rdma::Time;
 
-use crate::engine::arena::{Arena, PlanKey, RingKey};
+use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
+use crate::engine::auth_exchange::{Computation, DueComputation};
 use crate::engine::completion::{RangeCompletion, RangeService};
 use crate::engine::deferred::Deferred;
 use crate::engine::plan_state::PlanState;
@@ -41,6 +42,8 @@ pub(crate) struct Outbox {
     moved: bool,
     /// An attempt to connect waits for the selection of its provider.
     asks_for_path: bool,
+    /// Computations for authentications, which are done after the host's lock is released.
+    computations: Vec<DueComputation>,
 }
 
 /// A plan whose ticket exists, or whose ranges have not all ended.
@@ -205,6 +208,20 @@ impl Outbox {
         std::mem::take(&mut self.asks_for_path)
     }
 
+    /// Adds computations of an engine, to be done `in_place` or on another thread.
+    pub(crate) fn compute(
+        &mut self,
+        engine: EngineKey,
+        in_place: bool,
+        computations: impl Iterator<Item = Computation>,
+    ) {
+        self.computations.extend(computations.map(|computation| DueComputation {
+            engine,
+            in_place,
+            computation,
+        }));
+    }
+
     pub(crate) fn plan_state(&self, plan: PlanKey) -> &Arc<PlanState> {
         &self.plans[plan].state
     }
@@ -350,11 +367,15 @@ impl Outbox {
         deferred.wakers.append(&mut self.wakers);
         deferred.discarded.append(&mut self.discarded);
         deferred.ended.append(&mut self.ended);
+        deferred.computations.append(&mut self.computations);
     }
 
     /// Returns whether work must be done after the release of the host's lock.
     pub(crate) fn has_deferred(&self) -> bool {
-        !self.wakers.is_empty() || !self.discarded.is_empty() || !self.ended.is_empty()
+        !self.wakers.is_empty()
+            || !self.discarded.is_empty()
+            || !self.ended.is_empty()
+            || !self.computations.is_empty()
     }
 }
 

@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
+use feedrail_auth::HostAuthError;
 use nvme_proto::Sqe;
 use nvme_proto::fabrics::{PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property, ShutdownNotification};
 use rdma::Time;
 
 use crate::engine::arena::QueueKey;
+use crate::engine::auth_exchange::AuthSession;
 use crate::engine::earliest;
 use crate::engine::limits::ControllerLimits;
 use crate::engine::reconnect_delay::Retries;
 use crate::engine::reply::Promise;
 use crate::memory::bounce::BounceChunk;
+use crate::types::authentication_failure::AuthenticationFailure;
 use crate::types::error::{Error, ErrorKind, UnreachableCause};
 
 /// Shortest pause between two attempts to connect to a lost target when operations are submitted to
@@ -37,6 +40,7 @@ pub(crate) struct Session {
     pub(crate) outage: Option<Outage>,
     /// State of the first connect until it has succeeded or failed.
     pub(crate) first: Option<FirstConnect>,
+    pub(crate) auth: AuthSession,
     /// Whether the last handle was dropped, so that the controller is shut down.
     pub(crate) closing: bool,
 }
@@ -54,6 +58,7 @@ impl Session {
             retries,
             outage: None,
             first: Some(FirstConnect::new(opened)),
+            auth: AuthSession::default(),
             closing: false,
         }
     }
@@ -168,6 +173,10 @@ impl Opening {
         let what = "the target takes connections and answers no commands; look into its log";
         let kind = match self.step {
             OpeningStep::Connection => ErrorKind::Unreachable(UnreachableCause::of(silence)),
+            OpeningStep::Authentication => {
+                let reason = AuthenticationFailure::Failed(HostAuthError::TimedOut);
+                ErrorKind::Authentication { reason }
+            }
             _ => ErrorKind::ConnectionLost(what),
         };
         kind.into()
@@ -201,6 +210,8 @@ pub(crate) enum OpeningStep {
     Connection,
     /// Response to Connect on that queue.
     Connect,
+    /// End of the authentication of that queue.
+    Authentication,
     /// Response to Property Get of CAP.
     Capabilities,
     /// Response to Property Set of CC.EN.

@@ -27,6 +27,8 @@ pub(crate) enum Task {
     },
     /// A command of [`Opening`].
     Opening,
+    /// Authentication Send or Authentication Receive.
+    Authentication,
     KeepAlive,
     Check(CheckTask),
     /// Set Features, Asynchronous Event Configuration.
@@ -36,4 +38,12 @@ pub(crate) enum Task {
     /// Abort. Its result is not used: the aborted command completes by itself.
     Abort,
     Shutdown,
+}
+
+impl Task {
+    /// Returns whether the response is for the attempt to connect or the authentication, which
+    /// handle Authentication Required themselves.
+    pub(crate) fn is_of_connect(&self) -> bool {
+        matches!(self, Self::Opening | Self::Authentication)
+    }
 }

@@ -10,6 +10,7 @@ use nvme_proto::log::{DiscoveryEntry, TransportType};
 use nvme_proto::{CommandStatus, ConnectStatus, Nqn, Nsid, Status};
 
 use crate::driver::process::Forked;
+use crate::types::authentication_failure::AuthenticationFailure;
 
 /// Address and NQN of a subsystem, to which a host connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +106,7 @@ impl Error {
     pub fn is_retryable(&self) -> bool {
         match &self.kind {
             ErrorKind::Status(status) => !status.do_not_retry(),
+            ErrorKind::Authentication { reason } => !reason.is_final(),
             ErrorKind::Unreachable(_)
             | ErrorKind::ConnectionLost(_)
             | ErrorKind::Lost { .. }
@@ -131,6 +133,7 @@ impl Error {
             ErrorKind::Unreachable(_)
             | ErrorKind::ConnectRefused { .. }
             | ErrorKind::Rejected(_)
+            | ErrorKind::Authentication { .. }
             | ErrorKind::Unsupported(_)
             | ErrorKind::ConnectionLost(_)
             | ErrorKind::Lost { .. } => true,
@@ -256,6 +259,12 @@ pub enum ErrorKind {
     /// The target rejected the RDMA connection, for the reason in the text.
     #[error("connection rejected: {0}")]
     Rejected(String),
+    /// In-band authentication failed (DH-HMAC-CHAP).
+    #[error("authentication failed: {reason}")]
+    Authentication {
+        /// The reason, with what to do.
+        reason: AuthenticationFailure,
+    },
     /// The target requires or reports a feature that this initiator does not support.
     #[error("not supported: {0}")]
     Unsupported(&'static str),
@@ -331,6 +340,7 @@ impl ErrorKind {
             | Self::Status(_)
             | Self::ConnectRefused { .. }
             | Self::Rejected(_)
+            | Self::Authentication { .. }
             | Self::Unsupported(_)
             | Self::NoNamespace(_)
             | Self::Changed(_) => ErrorFamily::Peer,

@@ -1,6 +1,7 @@
 //! Types that both the public interface and the engine use: errors, counters, options, and those
 //! that stand for types of `rdma`.
 
+pub(crate) mod authentication_failure;
 pub(crate) mod counters;
 pub(crate) mod direction;
 pub(crate) mod error;

@@ -2,11 +2,17 @@
 
 use std::time::Duration;
 
+use feedrail_auth::Secret;
+
 use crate::types::error::{Error, ErrorKind};
 
 /// Shortest default of [`ControllerOptions::silence_timeout`]. A target on a processor that it
 /// shares with many others may not run for this long.
 const SHORTEST_SILENCE: Duration = Duration::from_millis(250);
+
+/// Smallest permitted value of [`ControllerOptions::reauth_period`]: a transaction may take a tenth
+/// of it.
+const SHORTEST_REAUTH_PERIOD: Duration = Duration::from_secs(1);
 
 /// Smallest permitted value of [`ControllerOptions::reconnect_delay`]: with shorter pauses,
 /// attempts to connect would occupy a processor.
@@ -32,6 +38,9 @@ pub struct ControllerOptions {
     pub(crate) silence_timeout: Option<Duration>,
     pub(crate) type_of_service: Option<u8>,
     pub(crate) ack_timeout_exponent: Option<u8>,
+    pub(crate) dhchap_secret: Option<Secret>,
+    pub(crate) dhchap_ctrl_secret: Option<Secret>,
+    pub(crate) reauth_period: Option<Duration>,
 }
 
 impl ControllerOptions {
@@ -151,6 +160,31 @@ impl ControllerOptions {
         self.ack_timeout_exponent = Some(exponent);
         self
     }
+
+    /// Secret with which the host authenticates on each queue of targets that require it
+    /// (DH-HMAC-CHAP). Default: none, and such targets are an error.
+    #[must_use]
+    pub fn dhchap_secret(mut self, secret: Secret) -> Self {
+        self.dhchap_secret = Some(secret);
+        self
+    }
+
+    /// Secret with which the target has to authenticate too; needs
+    /// [`ControllerOptions::dhchap_secret`]. The host then authenticates also if the target does
+    /// not require it, and refuses a target that does not prove the secret. Default: none.
+    #[must_use]
+    pub fn dhchap_ctrl_secret(mut self, secret: Secret) -> Self {
+        self.dhchap_ctrl_secret = Some(secret);
+        self
+    }
+
+    /// Time after which an authenticated connection is authenticated again, at least 1 s. Reads
+    /// and writes continue during that. Default: never.
+    #[must_use]
+    pub fn reauth_period(mut self, period: Duration) -> Self {
+        self.reauth_period = Some(period);
+        self
+    }
 }
 
 impl ControllerOptions {
@@ -172,6 +206,15 @@ impl ControllerOptions {
             (
                 self.ack_timeout_exponent.is_some_and(|exponent| !(1..=31).contains(&exponent)),
                 "ack_timeout_exponent: 1 to 31",
+            ),
+            (
+                self.dhchap_ctrl_secret.is_some() && self.dhchap_secret.is_none(),
+                "dhchap_ctrl_secret: give dhchap_secret as well, since a target proves who it is \
+                 only to a host that does",
+            ),
+            (
+                self.reauth_period.is_some_and(|period| period < SHORTEST_REAUTH_PERIOD),
+                "reauth_period: at least 1 s",
             ),
         ];
         match out_of_range.into_iter().find(|(is_it, _)| *is_it) {
@@ -196,6 +239,9 @@ impl Default for ControllerOptions {
             silence_timeout: None,
             type_of_service: None,
             ack_timeout_exponent: None,
+            dhchap_secret: None,
+            dhchap_ctrl_secret: None,
+            reauth_period: None,
         }
     }
 }
@@ -255,6 +301,18 @@ impl Class {
 mod tests {
     use super::*;
 
+    fn secret() -> Secret {
+        "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:".parse().unwrap()
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let options = ControllerOptions::new().dhchap_secret(secret()).dhchap_ctrl_secret(secret());
+        let text = format!("{options:?}");
+        assert!(text.contains("32 bytes") && !text.contains("AAECAw"), "{text}");
+        assert!(!text.contains("0, 1, 2, 3"), "{text}");
+    }
+
     #[test]
     fn values_out_of_range_are_named() {
         let zero = Duration::ZERO;
@@ -272,6 +330,8 @@ mod tests {
             (options().silence_timeout(zero), "silence_timeout"),
             (options().ack_timeout_exponent(0), "ack_timeout_exponent"),
             (options().ack_timeout_exponent(32), "ack_timeout_exponent"),
+            (options().reauth_period(Duration::from_millis(999)), "reauth_period"),
+            (options().dhchap_ctrl_secret(secret()), "dhchap_ctrl_secret"),
         ];
         for (options, name) in refused {
             let error = options.checked().unwrap_err();

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use nvme_proto::async_event::AsyncEvent;
 use nvme_proto::fabrics::{ConnectResponse, PropertyGet};
@@ -23,7 +24,11 @@ use raw_peers::{RawPiece, RawTarget, RawTargetEvent, RawTargetShape};
 use rdma::sim::{Sim, SimNetwork};
 use rdma::{ConnId, ConnParams, Op, PrivateData, Time};
 
+use super::fake_auth::{AuthReaction, FakeAuth, MESSAGE_BYTES, MESSAGES};
+
 const RECEIVES: u32 = 64;
+/// Time for a response to arrive, before its connection ends.
+const LAST_RESPONSE: Duration = Duration::from_millis(1);
 /// The longest piece of a page that is sent in one transfer.
 const PIECE_BYTES: usize = 4096;
 
@@ -77,6 +82,10 @@ pub(crate) struct Fake {
     pub(crate) restless: bool,
     pub(crate) reject: Option<Vec<u8>>,
     pub(crate) script: Script,
+    pub(crate) auth: FakeAuth,
+    /// Connections that end at these times, after their last responses have arrived.
+    leaving: Vec<(Time, ConnId)>,
+    now: Time,
     /// Commands by queue and opcode.
     pub(crate) seen: Vec<Seen>,
     pub(crate) connections: usize,
@@ -106,7 +115,7 @@ impl Fake {
             capsule_bytes: 64 + 8192,
             places: 1024,
             place_bytes: PIECE_BYTES,
-            data_bytes: blocks * 512,
+            data_bytes: blocks * 512 + MESSAGES * MESSAGE_BYTES,
         };
         let raw = RawTarget::new(device, address, shape);
         raw.put(0, &(0..blocks * 512).map(pattern).collect::<Vec<_>>());
@@ -134,6 +143,9 @@ impl Fake {
             ignored: Vec::new(),
             awaiting_events: Vec::new(),
             changed: Box::new(NamespaceList::EMPTY),
+            auth: FakeAuth::default(),
+            leaving: Vec::new(),
+            now: Time::ZERO,
             script: Box::new(|_| Action::Normal),
             seen: Vec::new(),
             connections: 0,
@@ -182,15 +194,29 @@ impl Fake {
 
     pub(crate) fn turn(&mut self, now: Time) -> bool {
         let mut worked = false;
+        self.now = now;
+        while self.leaving.first().is_some_and(|(time, _)| *time <= now) {
+            let (_, conn) = self.leaving.remove(0);
+            if self.queues.contains_key(&conn) {
+                self.raw.disconnect(now, conn);
+            }
+            worked = true;
+        }
         while let Some(event) = self.raw.poll(now) {
             worked = true;
             match event {
                 RawTargetEvent::Request { conn, params } => self.accept(now, conn, &params),
-                RawTargetEvent::Gone { conn } => drop(self.queues.remove(&conn)),
+                RawTargetEvent::Gone { conn } => {
+                    self.queues.remove(&conn);
+                    self.auth.forget(conn);
+                }
                 RawTargetEvent::Capsule { conn, bytes } => {
                     if !self.handle_command(conn, &bytes) {
                         self.raw.disconnect(now, conn);
                     }
+                }
+                RawTargetEvent::Fetched { conn, wr_id } if wr_id >> 32 == 2 => {
+                    self.take_message(conn, wr_id);
                 }
                 RawTargetEvent::Fetched { conn, wr_id } => {
                     let queue = self.queues.get_mut(&conn).unwrap();
@@ -206,7 +232,8 @@ impl Fake {
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.raw.deadline()
+        let leaving = self.leaving.first().map(|(time, _)| *time);
+        self.raw.deadline().into_iter().chain(leaving).min()
     }
 
     fn accept(&mut self, now: Time, conn: ConnId, params: &ConnParams) {
@@ -251,6 +278,10 @@ impl Fake {
             Action::Disconnect => return false,
             Action::Fail(status) => self.respond(conn, Cqe::new(cid, status).as_bytes(), None),
             Action::Bytes(bytes) => self.respond(conn, &bytes, None),
+            Action::Normal if !self.auth.admits(conn, &sqe) => {
+                let status = Status::AUTHENTICATION_REQUIRED;
+                self.respond(conn, Cqe::new(cid, status).as_bytes(), None);
+            }
             Action::Normal => self.perform(conn, &capsule, Some(Cqe::success(cid))),
             Action::Instead(sqe) => {
                 let capsule = CommandCapsule::parse(sqe.as_bytes()).unwrap();
@@ -264,6 +295,9 @@ impl Fake {
 
     fn perform(&mut self, conn: ConnId, capsule: &CommandCapsule<'_>, cqe: Option<Cqe>) {
         let sqe = *capsule.sqe;
+        if let Some(reaction) = self.auth.command(conn, &sqe) {
+            return self.react(conn, &sqe, reaction, cqe);
+        }
         match Command::parse(self.queues[&conn].qid, &sqe).unwrap() {
             Command::Nvm(NvmCommand::Read(io)) => {
                 let (at, length) = span(&io.range);
@@ -300,7 +334,8 @@ impl Fake {
                     self.next_cntlid
                 };
                 self.identify.set_cntlid(Cntlid(cntlid));
-                let dw0 = ConnectResponse::controller(Cntlid(cntlid)).into_bits();
+                let response = ConnectResponse::controller(Cntlid(cntlid));
+                let dw0 = self.auth.connected(conn, response).into_bits();
                 self.finish(conn, &sqe, cqe.map(|cqe| cqe.with_dw0(dw0)));
             }
             Command::Fabrics(FabricsCommand::PropertyGet(PropertyGet { property, .. })) => {
@@ -314,6 +349,47 @@ impl Fake {
             Command::Fabrics(_) => self.finish(conn, &sqe, cqe),
             Command::Admin(command) => self.admin(conn, &sqe, command, cqe),
         }
+    }
+
+    fn react(&mut self, conn: ConnId, sqe: &Sqe, reaction: AuthReaction, cqe: Option<Cqe>) {
+        match reaction {
+            AuthReaction::Fetch { length, place } => {
+                let Ok(Sgl::Keyed { address, key, .. }) = sqe.dptr.parse() else {
+                    panic!("a message without memory");
+                };
+                if let Some(cqe) = cqe {
+                    self.auth.fetching.insert((conn, place), (length, cqe));
+                }
+                let op = Op::RdmaRead { remote_addr: address, rkey: key };
+                let piece = self.raw.data(self.disk_bytes + place * MESSAGE_BYTES, length);
+                self.push(conn, 2 << 32 | place as u64, op, piece);
+            }
+            AuthReaction::Message { bytes, leaves } => {
+                self.write_bytes_to_host(conn, sqe, &bytes);
+                self.finish(conn, sqe, cqe);
+                self.leave(conn, leaves);
+            }
+            AuthReaction::Answer(status) => {
+                let cqe = cqe.map(|cqe| Cqe::new(cqe.cid(), status));
+                self.finish(conn, sqe, cqe);
+            }
+        }
+    }
+
+    /// Takes a message that was fetched from the host.
+    fn take_message(&mut self, conn: ConnId, wr_id: u64) {
+        let place = wr_id as u32 as usize;
+        let Some((length, cqe)) = self.auth.fetching.remove(&(conn, place)) else { return };
+        let at = self.disk_bytes + place * MESSAGE_BYTES;
+        let bytes: Vec<u8> = self.raw.get(at, length).collect();
+        let (status, leaves) = self.auth.message(conn, &bytes);
+        let cqe = if status.is_success() { cqe } else { Cqe::new(cqe.cid(), status) };
+        self.respond(conn, cqe.as_bytes(), None);
+        self.leave(conn, leaves);
+    }
+
+    fn leave(&mut self, conn: ConnId, leaves: bool) {
+        self.leaving.extend(leaves.then_some((self.now + LAST_RESPONSE, conn)));
     }
 
     fn admin(&mut self, conn: ConnId, sqe: &Sqe, command: AdminCommand, cqe: Option<Cqe>) {

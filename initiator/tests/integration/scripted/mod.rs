@@ -1,10 +1,12 @@
 //! The initiator against a target that follows a script: first a good one, then ever worse ones.
 
 mod fake;
+mod fake_auth;
 mod world;
 
 mod addresses;
 mod ana;
+mod authentication;
 mod basics;
 mod busy;
 mod changes;
