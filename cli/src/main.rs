@@ -40,6 +40,7 @@ mod partial_file;
 mod perf;
 mod progress;
 mod read;
+mod secret_args;
 mod seed;
 mod serve;
 mod session;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use clap::{Args, ValueEnum};
 use nvme_proto::{HostId, HostNqn, Nqn, Nsid};
 
+use crate::secret_args::SecretArgs;
 use crate::size::ByteSize;
 
 /// Address of a target, and the options of this host.
@@ -57,6 +58,8 @@ pub(crate) struct Local {
     /// RDMA provider to connect with
     #[arg(long, value_enum, default_value_t = ProviderArg::Auto)]
     pub(crate) provider: ProviderArg,
+    #[command(flatten)]
+    pub(crate) secrets: SecretArgs,
 }
 
 #[derive(Args, Clone, Debug)]

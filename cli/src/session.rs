@@ -162,14 +162,14 @@ pub(crate) fn follow_discovery(
 
 /// Creates a host without connections.
 pub(crate) fn host(local: &Local) -> Result<Host> {
-    host_with(local, local.options())
+    host_with(local, local.options()?)
 }
 
 /// Creates a host for several paths. A write that was lost with its path is sent over the next one
 /// after at most two keep alive timeouts and 1 s. The default keep alive timeout makes that half of
 /// the time that a command may take.
 fn host_of_paths(local: &Local) -> Result<Host> {
-    let options = local.options();
+    let options = local.options()?;
     host_with(
         local,
         match local.keep_alive_tmo {
@@ -197,7 +197,7 @@ pub(crate) fn host_builder(local: &Local) -> Result<HostBuilder> {
         Some(address) => builder.source(address),
         None => builder,
     };
-    Ok(builder.controller_options(local.options()))
+    Ok(builder.controller_options(local.options()?))
 }
 
 fn builder(identity: HostIdArgs, provider: ProviderArg) -> HostBuilder {
@@ -217,7 +217,7 @@ impl FabricArgs {
 }
 
 impl Local {
-    fn options(&self) -> ControllerOptions {
+    fn options(&self) -> Result<ControllerOptions> {
         let mut options =
             with_timeout(ControllerOptions::default(), Duration::from_millis(self.timeout));
         if let Some(queues) = self.nr_io_queues {
@@ -235,7 +235,7 @@ impl Local {
         if let Some(exponent) = self.ack_timeout {
             options = options.ack_timeout_exponent(exponent);
         }
-        options
+        self.secrets.add_to(options)
     }
 }
 

@@ -36,6 +36,7 @@ from feedrail._core import Buffer, Pool
 from feedrail._dtypes import CHECKSUM_STATUS, PLAN_DTYPE, RESULT_DTYPE, make_plan
 from feedrail._errors import (
     AccessDenied,
+    AuthenticationError,
     BatchError,
     BufferInUse,
     ChecksumError,
@@ -64,6 +65,7 @@ __all__ = [
     "PLAN_DTYPE",
     "RESULT_DTYPE",
     "AccessDenied",
+    "AuthenticationError",
     "BatchError",
     "Buffer",
     "BufferInUse",

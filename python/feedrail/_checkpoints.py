@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 import weakref
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from feedrail import _core
 from feedrail._checkpoint_errors import Leased
 from feedrail._checkpoint_stats import CheckpointStats, StoreReplicaStats
 from feedrail._errors import FeedrailError, NotFound
+from feedrail._secrets import Secrets
 from feedrail._url import NvmfUrl
 
 if TYPE_CHECKING:
@@ -294,6 +296,11 @@ class CheckpointStore:
         local_address: str | None = None,
         io_timeout: float = 30.0,
         loss_timeout: float | None = None,
+        host_nqn: str | None = None,
+        dhchap_secret: str | None = None,
+        dhchap_secret_file: str | os.PathLike[str] | None = None,
+        dhchap_ctrl_secret: str | None = None,
+        dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
     ) -> None:
         """Opens a volume.
 
@@ -323,6 +330,11 @@ class CheckpointStore:
             local_address=local_address,
             io_timeout=io_timeout,
             loss_timeout=loss_timeout,
+            host_nqn=host_nqn,
+            dhchap_secret=dhchap_secret,
+            dhchap_secret_file=dhchap_secret_file,
+            dhchap_ctrl_secret=dhchap_ctrl_secret,
+            dhchap_ctrl_secret_file=dhchap_ctrl_secret_file,
         )
         self._saves: weakref.WeakSet[_core.CheckpointSave] = weakref.WeakSet()
         self._finalizer: weakref.finalize[..., CheckpointStore] | None = None
@@ -338,6 +350,11 @@ class CheckpointStore:
         local_address: str | None = None,
         io_timeout: float = 30.0,
         loss_timeout: float | None = None,
+        host_nqn: str | None = None,
+        dhchap_secret: str | None = None,
+        dhchap_secret_file: str | os.PathLike[str] | None = None,
+        dhchap_ctrl_secret: str | None = None,
+        dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
     ) -> str:
         """Makes an empty volume of a namespace, or of several replicas, and returns its UUID.
 
@@ -361,6 +378,11 @@ class CheckpointStore:
             local_address=local_address,
             io_timeout=io_timeout,
             loss_timeout=loss_timeout,
+            host_nqn=host_nqn,
+            dhchap_secret=dhchap_secret,
+            dhchap_secret_file=dhchap_secret_file,
+            dhchap_ctrl_secret=dhchap_ctrl_secret,
+            dhchap_ctrl_secret_file=dhchap_ctrl_secret_file,
         )
         return _core.CheckpointVolume.format(as_urls(urls), force, shift, options)
 
@@ -598,8 +620,16 @@ def connection_options(
     local_address: str | None = None,
     io_timeout: float = 30.0,
     loss_timeout: float | None = None,
+    host_nqn: str | None = None,
+    dhchap_secret: str | None = None,
+    dhchap_secret_file: str | os.PathLike[str] | None = None,
+    dhchap_ctrl_secret: str | None = None,
+    dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
     """Options as the native module takes them."""
+    secrets = Secrets.of(
+        dhchap_secret, dhchap_secret_file, dhchap_ctrl_secret, dhchap_ctrl_secret_file
+    )
     return {
         "write_quorum": write_quorum,
         "lease": lease,
@@ -608,6 +638,8 @@ def connection_options(
         "local_address": local_address,
         "io_timeout": io_timeout,
         "loss_timeout": loss_timeout,
+        "host_nqn": host_nqn,
+        "secrets": secrets.options(),
     }
 
 

@@ -164,6 +164,8 @@ class Session:
         queue_entries: int,
         io_timeout: float,
         loss_timeout: float | None,
+        host_nqn: str | None,
+        secrets: dict[str, str | None],
     ) -> Session: ...
     def open(
         self,

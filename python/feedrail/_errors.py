@@ -91,9 +91,18 @@ class NotFound(FeedrailError, FileNotFoundError):
 
 
 class AccessDenied(FeedrailError, PermissionError):
-    """A subsystem that does not allow this host; `ReadOnly`: a write to what is only read."""
+    """A subsystem that does not allow this host; `ReadOnly`: a write to what is only read;
+    `AuthenticationError`: a host or a target that has not proved who it is.
+    """
 
     _ERRNO = errno_numbers.EACCES
+
+
+class AuthenticationError(AccessDenied):
+    """A target that this host could not prove itself to, or that did not prove itself.
+
+    The message says what to do. A target requires it, or a key is wrong, missing or not readable.
+    """
 
 
 class ReadOnly(AccessDenied):
@@ -189,6 +198,10 @@ class BatchAccessDenied(BatchError, AccessDenied):
     """Ranges of a batch whose subsystems no longer allow this host."""
 
 
+class BatchAuthenticationError(BatchError, AuthenticationError):
+    """Ranges of a batch whose targets no longer authenticate this host."""
+
+
 class BatchReadOnly(BatchError, ReadOnly):
     """Ranges of a batch whose shards are write protected."""
 
@@ -210,6 +223,7 @@ _OF_ONE_REASON: dict[type[FeedrailError], type[BatchError]] = {
     TargetLost: BatchTargetLost,
     NotFound: BatchNotFound,
     AccessDenied: BatchAccessDenied,
+    AuthenticationError: BatchAuthenticationError,
     ReadOnly: BatchReadOnly,
     ReadTimeout: BatchReadTimeout,
     ChecksumError: BatchChecksumError,

@@ -8,6 +8,7 @@ from typing import Literal
 from feedrail._errors import NotFound
 from feedrail._local import path_of
 from feedrail._manifest import Manifest
+from feedrail._secrets import Secrets
 from feedrail._source import Provider, Source, Specification
 
 
@@ -22,6 +23,11 @@ def open(
     io_timeout: float = 30.0,
     loss_timeout: float | None = None,
     replicas: Literal["spread", "first"] = "spread",
+    host_nqn: str | None = None,
+    dhchap_secret: str | None = None,
+    dhchap_secret_file: str | os.PathLike[str] | None = None,
+    dhchap_ctrl_secret: str | None = None,
+    dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
 ) -> Source:
     """Opens a data set, and connects to it.
 
@@ -46,6 +52,14 @@ def open(
         replicas: For a manifest: `"spread"` reads a shard from the less loaded of the two targets
             that rank first for it, by a hash that all hosts agree on; `"first"` from the first in
             the manifest that is connected.
+        host_nqn: Name of this host, by which targets know it and its key; that of
+            `/etc/nvme/hostnqn` if `None`, and a random one without that file.
+        dhchap_secret: Key of this host, `DHHC-1:...`, for targets that require authentication. It
+            is not pickled, so that other processes than forks need `dhchap_secret_file`.
+        dhchap_secret_file: File with that key as its only line, which others must not be able to
+            read. Each process reads it when it connects.
+        dhchap_ctrl_secret: Key with which the target has to prove who it is.
+        dhchap_ctrl_secret_file: File with that key.
 
     Raises:
         ValueError: the URL or the manifest is malformed, or an option is out of its bounds.
@@ -54,6 +68,7 @@ def open(
         DatasetChanged: no target has a shard as the manifest has it.
         NotFound: there is no such subsystem, namespace or file.
         AccessDenied: the subsystem does not allow this host.
+        AuthenticationError: a key is missing or wrong, on either side.
     """
     if replicas not in ("spread", "first"):
         raise ValueError(f"replicas={replicas!r}: it is 'spread' or 'first'")
@@ -69,6 +84,10 @@ def open(
         queue_entries=queue_entries,
         io_timeout=io_timeout,
         loss_timeout=loss_timeout,
+        host_nqn=host_nqn,
+        secrets=Secrets.of(
+            dhchap_secret, dhchap_secret_file, dhchap_ctrl_secret, dhchap_ctrl_secret_file
+        ),
     )
     return Source(specification)
 

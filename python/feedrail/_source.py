@@ -16,6 +16,7 @@ from feedrail._errors import ChecksumError, DatasetChanged, NotFound, ReadOnly
 from feedrail._file import File
 from feedrail._local import LocalSession
 from feedrail._manifest import Manifest
+from feedrail._secrets import Secrets
 from feedrail._shards import Replicas, Shard, Shards
 from feedrail._stats import Stats, UsageClock
 from feedrail._ticket import Ticket
@@ -43,14 +44,17 @@ class Specification:
     queue_entries: int
     io_timeout: float
     loss_timeout: float | None
+    host_nqn: str | None = None
     manifest: Manifest | None = None
     is_local: bool = False
     replicas: Literal["spread", "first"] = "spread"
+    secrets: Secrets = Secrets()
 
     def connection(self) -> dict[str, Any]:
         """How to connect, as `feedrail.open` takes it."""
-        others = ("url", "manifest", "is_local", "replicas")
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        others = ("url", "manifest", "is_local", "replicas", "secrets")
+        own = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
+        return own | self.secrets.options()
 
     def new_session(self) -> _core.Session:
         """A session without connections yet."""
@@ -61,6 +65,8 @@ class Specification:
             queue_entries=self.queue_entries,
             io_timeout=self.io_timeout,
             loss_timeout=self.loss_timeout,
+            host_nqn=self.host_nqn,
+            secrets=self.secrets.options(),
         )
 
 

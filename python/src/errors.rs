@@ -56,6 +56,11 @@ pub(crate) fn lost_before_flush(py: Python<'_>, targets: Vec<String>) -> PyErr {
     })
 }
 
+/// Returns the exception for a failed authentication: `AuthenticationError`.
+pub(crate) fn not_authenticated(py: Python<'_>, message: String) -> PyErr {
+    of_class(py, "AuthenticationError", message)
+}
+
 /// Returns the exception for a pool without enough free bytes: `PoolFull`.
 pub(crate) fn pool_full(py: Python<'_>, message: String) -> PyErr {
     of_class(py, "PoolFull", message)
@@ -149,6 +154,12 @@ fn class(kind: &ErrorKind) -> &'static str {
         | ErrorKind::NoNamespace(_) => "NotFound",
         ErrorKind::ConnectRefused { field: RefusedField::Host, .. } => "AccessDenied",
         ErrorKind::ConnectRefused { status, .. } if status.do_not_retry() => "FeedrailError",
+        ErrorKind::Authentication { .. } => "AuthenticationError",
+        ErrorKind::Lost { cause, .. }
+            if matches!(cause.kind(), ErrorKind::Authentication { .. }) =>
+        {
+            "AuthenticationError"
+        }
         ErrorKind::Lost { .. }
         | ErrorKind::ConnectionLost(_)
         | ErrorKind::ConnectRefused { .. }

@@ -35,6 +35,7 @@ mod released;
 mod replicas;
 mod safetensors;
 mod seconds;
+mod secrets;
 mod session;
 mod shard_table;
 mod shared_store;

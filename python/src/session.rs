@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_initiator::{
-    Class, Controller, ControllerOptions, Error, Host, HostCounters, Namespace, NamespaceInfo, Nqn,
-    Nsid, Pending, RdmaProvider, ReplicaPolicy, Submit, SubsystemAddress,
+    Class, Controller, ControllerOptions, Error, Host, HostBuilder, HostCounters, HostId, HostNqn,
+    Namespace, NamespaceInfo, Nqn, Nsid, Pending, RdmaProvider, ReplicaPolicy, Submit,
+    SubsystemAddress,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -24,6 +25,7 @@ use crate::process::HomeProcess;
 use crate::released;
 use crate::replicas::{ReplicaReport, ReplicaSet};
 use crate::seconds::Seconds;
+use crate::secrets::SecretOptions;
 use crate::stalls::StallCounters;
 use crate::ticket::TicketObject;
 use crate::unflushed::UnflushedWrites;
@@ -71,7 +73,8 @@ const FRAMES_OF_READ: i32 = 2;
 #[pymethods]
 impl SessionObject {
     #[new]
-    #[pyo3(signature = (*, provider, local_address, io_queues, queue_entries, io_timeout, loss_timeout))]
+    #[expect(clippy::too_many_arguments, reason = "keywords in Python")]
+    #[pyo3(signature = (*, provider, local_address, io_queues, queue_entries, io_timeout, loss_timeout, host_nqn, secrets))]
     fn new(
         py: Python<'_>,
         provider: &str,
@@ -80,6 +83,8 @@ impl SessionObject {
         queue_entries: u16,
         io_timeout: Seconds,
         loss_timeout: Option<Seconds>,
+        host_nqn: Option<&str>,
+        secrets: SecretOptions,
     ) -> PyResult<Self> {
         released::drain(py);
         let mut options = ControllerOptions::new()
@@ -90,10 +95,14 @@ impl SessionObject {
         if let Some(Seconds(timeout)) = loss_timeout {
             options = options.loss_timeout(timeout).connect_timeout(connect_timeout(timeout));
         }
+        let options = secrets.add_to(py, options)?;
         let mut host =
             Host::builder().provider(provider_named(provider)?).controller_options(options.clone());
         if let Some(address) = local_address {
             host = host.source(address);
+        }
+        if let Some(nqn) = host_nqn {
+            host = named(host, nqn)?;
         }
         let host = py.detach(|| host.build()).map_err(|error| errors::exception(py, &error))?;
         Ok(Self {
@@ -410,6 +419,21 @@ async fn open_all(
 /// Returns the time for one attempt to connect, for a loss time-out.
 pub(crate) fn connect_timeout(loss_timeout: Duration) -> Duration {
     loss_timeout.clamp(CONNECT_MIN, CONNECT_MAX)
+}
+
+/// Sets the NQN of a host. Its identifier is the UUID in the NQN, if there is one: a target may
+/// refuse one NQN with two identifiers.
+pub(crate) fn named(host: HostBuilder, nqn: &str) -> PyResult<HostBuilder> {
+    let parsed: HostNqn = nqn.parse().map_err(|error| {
+        PyValueError::new_err(format!("host_nqn={nqn:?} is no NVMe qualified name: {error}"))
+    })?;
+    let id = nqn.rsplit_once("uuid:").and_then(|(_, uuid)| uuid.parse::<HostId>().ok());
+    let id = id.filter(|&id| HostNqn::from_host_id(id) == parsed);
+    let host = host.host_nqn(parsed);
+    Ok(match id {
+        Some(id) => host.host_id(id),
+        None => host,
+    })
 }
 
 pub(crate) fn provider_named(name: &str) -> PyResult<RdmaProvider> {

@@ -11,7 +11,8 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::seconds::Seconds;
-use crate::session::{connect_timeout, provider_named};
+use crate::secrets::SecretOptions;
+use crate::session::{connect_timeout, named, provider_named};
 
 /// Options of `feedrail.CheckpointStore`, as a dictionary.
 #[derive(FromPyObject)]
@@ -24,6 +25,8 @@ pub(crate) struct VolumeOptions {
     local_address: Option<IpAddr>,
     io_timeout: Seconds,
     loss_timeout: Option<Seconds>,
+    host_nqn: Option<String>,
+    secrets: SecretOptions,
 }
 
 impl VolumeOptions {
@@ -51,10 +54,14 @@ impl VolumeOptions {
         if let Some(Seconds(timeout)) = self.loss_timeout {
             options = options.loss_timeout(timeout).connect_timeout(connect_timeout(timeout));
         }
+        let options = self.secrets.add_to(py, options)?;
         let builder = Host::builder().provider(provider_named(&self.provider)?);
         let mut builder = builder.controller_options(options);
         if let Some(address) = self.local_address {
             builder = builder.source(address);
+        }
+        if let Some(nqn) = &self.host_nqn {
+            builder = named(builder, nqn)?;
         }
         py.detach(|| builder.build().map(|host| connect_all(&host, &urls)))
             .map_err(|error| errors::exception(py, &error))

@@ -56,6 +56,9 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
         queue_entries: int = 128,
         io_timeout: float = 30.0,
         loss_timeout: float | None = None,
+        host_nqn: str | None = None,
+        dhchap_secret_file: str | os.PathLike[str] | None = None,
+        dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
         lease: float = 60.0,
         lease_wait: float = 120.0,
         **options: Any,
@@ -63,7 +66,8 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
         """Makes a file system, which connects when it is used.
 
         Args:
-            provider: As for `feedrail.open`, and so are the other options.
+            provider: As for `feedrail.open`, and so are the other options. Keys are given as files
+                only: fsspec shows and stores the options of file systems.
             lease: Seconds that the lease of a volume is taken for, as for `CheckpointStore`.
             lease_wait: Seconds to wait for another writer's.
         """
@@ -73,6 +77,9 @@ class NvmfFileSystem(AsyncFileSystem):  # type: ignore[misc]
             "local_address": local_address,
             "io_timeout": io_timeout,
             "loss_timeout": loss_timeout,
+            "host_nqn": host_nqn,
+            "dhchap_secret_file": dhchap_secret_file,
+            "dhchap_ctrl_secret_file": dhchap_ctrl_secret_file,
         }
         queues = {"io_queues": io_queues, "queue_entries": queue_entries}
         self._options: dict[str, Any] = {**connection, **queues}
