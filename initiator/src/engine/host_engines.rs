@@ -59,8 +59,6 @@ impl HostEngines {
         if has_more || self.outbox.has_deferred() { NextTurn::Busy } else { turn }
     }
 
-<<<<<<< HEAD
-=======
     /// Takes the result of a computation, for the next turn.
     pub(crate) fn computed(&mut self, engine: EngineKey, computed: Computed) {
         // The engine was dropped if the host is closing.
@@ -69,8 +67,6 @@ impl HostEngines {
         }
     }
 
-    /// Returns the counters of all engines.
->>>>>>> bbfd8e4d (initiator: authenticate queues that require it)
     pub(crate) fn counters(&self) -> HostCounters {
         self.engines.values().fold(self.counters, |sum, engine| sum.and(engine.counters()))
     }
