@@ -51,6 +51,24 @@ impl DhGroup {
         }
     }
 
+    /// Name of a group in configurations; that of the null group for `None`.
+    pub const fn name_of(group: Option<Self>) -> &'static str {
+        match group {
+            None => "null",
+            Some(Self::Ffdhe2048) => "ffdhe2048",
+            Some(Self::Ffdhe3072) => "ffdhe3072",
+            Some(Self::Ffdhe4096) => "ffdhe4096",
+            Some(Self::Ffdhe6144) => "ffdhe6144",
+            Some(Self::Ffdhe8192) => "ffdhe8192",
+        }
+    }
+
+    /// Returns the group that has this name in configurations, in which `None` is the null group.
+    pub fn named(name: &str) -> Option<Option<Self>> {
+        let groups = [None].into_iter().chain(Self::ALL.map(Some));
+        groups.into_iter().find(|group| Self::name_of(*group) == name)
+    }
+
     /// Length of a public value in bytes.
     pub const fn value_bytes(self) -> usize {
         self.prime().len()

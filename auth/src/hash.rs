@@ -33,6 +33,20 @@ impl HashFunction {
         }
     }
 
+    /// Name in configurations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Sha256 => "sha256",
+            Self::Sha384 => "sha384",
+            Self::Sha512 => "sha512",
+        }
+    }
+
+    /// Returns the function that has this name in configurations.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|hash| hash.name() == name)
+    }
+
     /// Identifier on the wire.
     pub const fn id(self) -> HashId {
         match self {

@@ -1,7 +1,9 @@
 //! Hosts of a target's configuration that have to authenticate.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use nvme_proto::{HostNqn, Nqn};
 use serde::{Deserialize, Deserializer, de};
@@ -9,7 +11,7 @@ use serde::{Deserialize, Deserializer, de};
 use crate::controller::HostKeys;
 use crate::group::DhGroup;
 use crate::hash::HashFunction;
-use crate::key_file::{KeyFileError, read_key_file};
+use crate::key_file::{KeyFileError, read_key_file_with};
 use crate::negotiation::{AuthPolicy, Preference};
 use crate::secret::Secret;
 
@@ -24,11 +26,11 @@ pub struct HostEntry {
     pub dhchap_key: PathBuf,
     /// File with the secret of the subsystem towards this host.
     pub dhchap_ctrl_key: Option<PathBuf>,
-    /// Allowed hash functions, the preferred one first; all if it is missing.
+    /// Allowed hash functions, the preferred one first; those of the target if it is missing.
     #[serde(default, deserialize_with = "hashes_from_names")]
     pub hashes: Vec<HashFunction>,
-    /// Allowed groups, the preferred one first; `null` is the null group. Those of
-    /// [`AuthPolicy::default`] if it is missing.
+    /// Allowed groups, the preferred one first; `null` is the null group. Those of the target if it
+    /// is missing.
     #[serde(default, deserialize_with = "groups_from_names")]
     pub groups: Vec<Option<DhGroup>>,
 }
@@ -48,17 +50,28 @@ impl HostEntry {
     /// # Errors
     /// [`KeyFileError`] of the first file that is refused.
     pub fn read_secrets(&self) -> Result<HostSecrets, KeyFileError> {
-        let host = read_key_file(&self.dhchap_key)?;
-        let controller = self.dhchap_ctrl_key.as_deref().map(read_key_file).transpose()?;
-        Ok(HostSecrets { host, controller })
+        self.read_secrets_with(&|path| File::open(path))
     }
 
-    /// Hash functions and groups that the host may negotiate.
-    pub fn policy(&self) -> AuthPolicy {
-        let default = AuthPolicy::default();
+    /// Reads the key files as [`HostEntry::read_secrets`] does, with a function that opens them.
+    ///
+    /// # Errors
+    /// [`KeyFileError`] of the first file that is refused.
+    pub fn read_secrets_with(
+        &self,
+        open: &dyn Fn(&Path) -> io::Result<File>,
+    ) -> Result<HostSecrets, KeyFileError> {
+        let read = |path: &PathBuf| read_key_file_with(path, open);
+        let controller = self.dhchap_ctrl_key.as_ref().map(read).transpose()?;
+        Ok(HostSecrets { host: read(&self.dhchap_key)?, controller })
+    }
+
+    /// Hash functions and groups that the host may negotiate; those of `target` where the entry
+    /// names none.
+    pub fn policy(&self, target: &AuthPolicy) -> AuthPolicy {
         AuthPolicy {
-            hashes: selection(&self.hashes).unwrap_or(default.hashes),
-            groups: selection(&self.groups).unwrap_or(default.groups),
+            hashes: selection(&self.hashes).unwrap_or_else(|| target.hashes.clone()),
+            groups: selection(&self.groups).unwrap_or_else(|| target.groups.clone()),
         }
     }
 }
@@ -135,22 +148,14 @@ fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostNqn, D::E
 fn hashes_from_names<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<HashFunction>, D::Error> {
-    let hash = |name: &String| match &name[..] {
-        "sha256" => Some(HashFunction::Sha256),
-        "sha384" => Some(HashFunction::Sha384),
-        "sha512" => Some(HashFunction::Sha512),
-        _ => None,
-    };
+    let hash = |name: &String| HashFunction::named(name);
     list(deserializer, hash, "a hash function: sha256, sha384, sha512")
 }
 
 fn groups_from_names<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Option<DhGroup>>, D::Error> {
-    let group = |name: &String| match &name[..] {
-        "null" => Some(None),
-        name => DhGroup::ALL.into_iter().find(|group| group.to_string() == name).map(Some),
-    };
+    let group = |name: &String| DhGroup::named(name);
     list(
         deserializer,
         group,
@@ -193,11 +198,11 @@ mod tests {
              hashes = ['sha512', 'sha384']\ngroups = ['ffdhe8192', 'null']",
         );
         let entry = entry.expect("an entry");
-        let policy = entry.policy();
+        let policy = entry.policy(&AuthPolicy::default());
         assert_eq!(policy.hashes.preferred, Some(HashFunction::Sha512));
         assert_eq!(policy.groups.allowed, [Some(DhGroup::Ffdhe8192), None]);
         let short = parse("nqn = 'nqn.2026-01.a:h'\ndhchap_key = '/k'").expect("an entry");
-        assert_eq!(short.policy(), AuthPolicy::default());
+        assert_eq!(short.policy(&AuthPolicy::default()), AuthPolicy::default());
         assert_eq!(short.dhchap_ctrl_key, None);
     }
 

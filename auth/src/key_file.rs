@@ -88,15 +88,26 @@ impl KeyFileProblem {
 /// # Errors
 /// [`KeyFileError`], which names the file.
 pub fn read_key_file(path: &Path) -> Result<Secret, KeyFileError> {
-    read(path).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+    read_key_file_with(path, &|path| File::open(path))
 }
 
-fn read(path: &Path) -> Result<Secret, KeyFileProblem> {
+/// Reads a secret as [`read_key_file`] does, from a regular file that `open` opens.
+///
+/// # Errors
+/// [`KeyFileError`], which names the file.
+pub fn read_key_file_with(
+    path: &Path,
+    open: &dyn Fn(&Path) -> io::Result<File>,
+) -> Result<Secret, KeyFileError> {
+    read(path, open).map_err(|problem| KeyFileError { path: path.to_owned(), problem })
+}
+
+fn read(path: &Path, open: &dyn Fn(&Path) -> io::Result<File>) -> Result<Secret, KeyFileProblem> {
     // A FIFO or a device is not opened.
     if !fs::metadata(path).map_err(problem_of)?.is_file() {
         return Err(KeyFileProblem::NotAFile);
     }
-    let file = File::open(path).map_err(problem_of)?;
+    let file = open(path).map_err(problem_of)?;
     let metadata = file.metadata().map_err(problem_of)?;
     let mode = metadata.permissions().mode() & 0o7777;
     if !metadata.is_file() {

@@ -38,7 +38,7 @@ pub use hash::HashFunction;
 pub use host::{HostAuth, HostSetup, HostStep, HostWork, HostWorkResult};
 pub use host_entry::{HostEntry, HostEntryError, HostSecrets, check_hosts};
 pub use key_agreement::{InvalidPublicValue, KeyPair, PublicValue, SharedSecret};
-pub use key_file::{KeyFileError, KeyFileProblem, read_key_file};
+pub use key_file::{KeyFileError, KeyFileProblem, read_key_file, read_key_file_with};
 pub use negotiation::{AuthOffer, AuthPolicy, Preference};
 pub use outcome::{AuthEvent, Authenticated, HostAuthError};
 pub use random::RandomBytes;
