@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::applied_config::AppliedConfig;
 use crate::config::{Config, Cores, MetricsDetail};
 use crate::controller::Associations;
+use crate::controller::authenticator::AuthThread;
 use crate::driver::assembly::Assembly;
 use crate::driver::directory_watch::DirectoryWatch;
 use crate::driver::file_watch::{close_removed, watch_files};
@@ -40,6 +41,7 @@ pub struct Target {
     _removed: Periodic,
     _directories: Option<DirectoryWatch>,
     _addresses: Periodic,
+    _authentication: AuthThread,
     runtime: Runtime,
     associations: Arc<Associations>,
     reloader: Option<Arc<Reloader>>,
@@ -108,6 +110,8 @@ impl Target {
         if !has_rdma_devices {
             crate::confinement::enter_thread();
         }
+        let authentication = AuthThread::start(Arc::clone(associations.authenticator()))
+            .map_err(RuntimeError::Thread)?;
         let (runtime, devices) = Runtime::start(assembly, &options)?;
         let applied = Arc::new(AppliedConfig::new(config.clone()).map_err(RuntimeError::Thread)?);
         let listeners =
@@ -131,6 +135,7 @@ impl Target {
             _removed: removed,
             _directories: directories,
             _addresses: addresses,
+            _authentication: authentication,
             runtime,
             associations,
             reloader,
@@ -211,7 +216,13 @@ impl Target {
         let inventory = self.associations.inventory();
         let subsystems = inventory.subsystems();
         let subsystems = subsystems.iter().map(|of| subsystem_snapshot(inventory, of)).collect();
-        TargetSnapshot { stats: self.stats(), turns: self.runtime.turn_stats(), subsystems }
+        let authentications = self.associations.authenticator().counts.list();
+        TargetSnapshot {
+            stats: self.stats(),
+            turns: self.runtime.turn_stats(),
+            subsystems,
+            authentications,
+        }
     }
 
     /// Stops the target once commands in progress have completed, or after `timeout`. New

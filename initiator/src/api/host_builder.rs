@@ -10,8 +10,8 @@ use rdma::Provider;
 use rdma::verbs::VerbsOptions;
 
 use crate::api::host::Host;
-use crate::driver::{SharedEngines, fill_random};
 use crate::driver::host_state::{Inner, OpenDevices};
+use crate::driver::{SharedEngines, fill_random};
 use crate::engine::link::Link;
 use crate::engine::wire::Wire;
 use crate::engine::{HostEngine, HostIdentity};

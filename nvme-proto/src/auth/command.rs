@@ -10,8 +10,6 @@ const SECURITY_PROTOCOL: u8 = 0xE9;
 const SPECIFIC: u8 = 0x01;
 
 /// Authentication Send (Base, 6.2): transfers a message to the controller.
-///
-/// [`crate::FabricsCommand`] has no variant for it: a controller asks [`Sqe::fabrics_type`] first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AuthenticationSend {
     /// Length of the message in bytes, TL; not 0.

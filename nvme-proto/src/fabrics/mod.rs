@@ -10,7 +10,8 @@ pub use connect::{
 };
 pub use property::{PropertyGet, PropertySet, PropertySize};
 
-use crate::{DataDirection, DataTransfer, FabricsType, Sqe, Status, U32};
+use crate::auth::{AuthenticationReceive, AuthenticationSend};
+use crate::{DataTransfer, FabricsType, Sqe, Status, U32};
 
 /// Fabrics command. Property Get and Property Set are for the admin queue only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,10 @@ pub enum FabricsCommand {
     PropertySet(PropertySet),
     /// Deletes the I/O queue that it is received on.
     Disconnect(Disconnect),
+    /// Transfers an authentication message to the controller.
+    AuthenticationSend(AuthenticationSend),
+    /// Transfers an authentication message to the host.
+    AuthenticationReceive(AuthenticationReceive),
 }
 
 impl FabricsCommand {
@@ -38,6 +43,12 @@ impl FabricsCommand {
             FabricsType::PROPERTY_GET => PropertyGet::parse(sqe).map(Self::PropertyGet),
             FabricsType::PROPERTY_SET => PropertySet::parse(sqe).map(Self::PropertySet),
             FabricsType::DISCONNECT => Disconnect::parse(sqe).map(Self::Disconnect),
+            FabricsType::AUTHENTICATION_SEND => {
+                AuthenticationSend::parse(sqe).map(Self::AuthenticationSend)
+            }
+            FabricsType::AUTHENTICATION_RECEIVE => {
+                AuthenticationReceive::parse(sqe).map(Self::AuthenticationReceive)
+            }
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }
@@ -50,6 +61,8 @@ impl FabricsCommand {
             Self::PropertyGet(command) => command.to_sqe(),
             Self::PropertySet(command) => command.to_sqe(),
             Self::Disconnect(command) => command.to_sqe(),
+            Self::AuthenticationSend(command) => command.to_sqe(),
+            Self::AuthenticationReceive(command) => command.to_sqe(),
         }
     }
 
@@ -60,17 +73,18 @@ impl FabricsCommand {
             Self::PropertyGet(_) => FabricsType::PROPERTY_GET,
             Self::PropertySet(_) => FabricsType::PROPERTY_SET,
             Self::Disconnect(_) => FabricsType::DISCONNECT,
+            Self::AuthenticationSend(_) => FabricsType::AUTHENTICATION_SEND,
+            Self::AuthenticationReceive(_) => FabricsType::AUTHENTICATION_RECEIVE,
         }
     }
 
     /// Direction and length of the data that the command transfers.
     pub const fn transfer(&self) -> DataTransfer {
         match self {
-            Self::Connect(_) => DataTransfer {
-                direction: DataDirection::HostToController,
-                length_bytes: ConnectData::BYTES as u64,
-            },
-            _ => DataTransfer::NONE,
+            Self::Connect(_) => DataTransfer::from_host(ConnectData::BYTES as u64),
+            Self::AuthenticationSend(command) => command.transfer(),
+            Self::AuthenticationReceive(command) => command.transfer(),
+            Self::PropertyGet(_) | Self::PropertySet(_) | Self::Disconnect(_) => DataTransfer::NONE,
         }
     }
 }

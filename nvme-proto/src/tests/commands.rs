@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use zerocopy::FromBytes;
 
 use crate::admin::Abort;
+use crate::auth::{AuthenticationReceive, AuthenticationSend};
 use crate::fabrics::{
     Connect, ConnectAttributes, Disconnect, PropertyGet, PropertySet, PropertySize,
 };
@@ -98,6 +99,12 @@ fn fabrics_command() -> impl Strategy<Value = Command> {
     let get = (any::<u32>(), property_size())
         .prop_map(|(offset, size)| PropertyGet { property: Property(offset), size });
     prop_oneof![
+        (1..u32::MAX).prop_map(|length_bytes| {
+            FabricsCommand::AuthenticationSend(AuthenticationSend { length_bytes })
+        }),
+        (1..u32::MAX).prop_map(|length_bytes| {
+            FabricsCommand::AuthenticationReceive(AuthenticationReceive { length_bytes })
+        }),
         connect.prop_map(FabricsCommand::Connect),
         get.prop_map(FabricsCommand::PropertyGet),
         property_set().prop_map(FabricsCommand::PropertySet),
@@ -281,7 +288,7 @@ fn unknown_commands_get_invalid_opcode() {
     for opcode in [NvmOpcode::COPY, NvmOpcode::VERIFY, NvmOpcode(0x90)] {
         assert_eq!(Command::parse(IO, &Sqe::new(opcode.0)), refused);
     }
-    let fabrics = Sqe::fabrics(FabricsType::AUTHENTICATION_SEND);
+    let fabrics = Sqe::fabrics(FabricsType(0x07));
     assert_eq!(Command::parse(Qid::ADMIN, &fabrics), refused);
     // Opcodes mean other things on the other kind of queue.
     assert_eq!(Command::parse(IO, &Sqe::new(AdminOpcode::IDENTIFY.0)), refused);

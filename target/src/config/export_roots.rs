@@ -11,6 +11,8 @@ pub(crate) struct ExportRoots {
     /// `None` if anything may be exported that can be opened.
     roots: Option<Vec<PathBuf>>,
     named: Vec<PathBuf>,
+    /// Key files of hosts, which are read and never exported.
+    keys: Vec<PathBuf>,
 }
 
 /// Reason that a path may not be exported.
@@ -25,12 +27,21 @@ impl ExportRoots {
     pub(crate) fn of(config: &Config) -> Self {
         let real = |path: &PathBuf| path.canonicalize().unwrap_or_else(|_| path.clone());
         let roots = config.export_roots.as_ref().map(|roots| roots.iter().map(real).collect());
-        Self { roots, named: named(config) }
+        Self { roots, named: named(config), keys: keys(config) }
     }
 
     /// Takes the paths that another version of the configuration names; the roots stay.
     pub(crate) fn rename(&mut self, config: &Config) {
         self.named = named(config);
+        self.keys = keys(config);
+    }
+
+    /// Checks whether a real path may be opened: to be exported, or as a key file.
+    ///
+    /// # Errors
+    /// See [`ExportRoots::check`].
+    pub(crate) fn check_opened(&self, real: &Path) -> Result<(), OutsideRoots> {
+        if self.keys.iter().any(|key| key == real) { Ok(()) } else { self.check(real) }
     }
 
     /// Checks whether a real path may be exported.
@@ -54,6 +65,15 @@ fn named(config: &Config) -> Vec<PathBuf> {
     });
     let directories = subsystems.iter().flat_map(|subsystem| &subsystem.directories);
     let paths = files.chain(directories.map(|directory| &directory.path));
+    paths.filter_map(|path| path.canonicalize().ok()).collect()
+}
+
+/// Real paths of the key files that a configuration names.
+fn keys(config: &Config) -> Vec<PathBuf> {
+    let entries = config.subsystems.iter().flat_map(|subsystem| &subsystem.host_entries);
+    let entries = entries.chain(&config.discovery.host_entries);
+    let paths =
+        entries.flat_map(|entry| [&entry.dhchap_key].into_iter().chain(&entry.dhchap_ctrl_key));
     paths.filter_map(|path| path.canonicalize().ok()).collect()
 }
 

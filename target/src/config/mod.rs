@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use feedrail_auth::HostEntry;
 use nvme_proto::Nqn;
 use rdma::shm::SharingGroup;
 use uuid::Uuid;
@@ -43,6 +44,7 @@ use crate::backend::{BackendError, FilePlace};
 pub use crate::confinement::ConfinementMode;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::inventory::ana::AnaGroupId;
+pub use crate::inventory::host_keys::Authentication;
 pub use crate::limits::{CntlidRange, Limits};
 
 /// Checked configuration, from a TOML file or from the quick form of the command line.
@@ -64,6 +66,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Unique NQN of the discovery service, in addition to the well-known one.
     pub discovery_nqn: Nqn,
+    /// Hosts that have to authenticate to the discovery service.
+    pub discovery: Discovery,
     /// Path of the management socket (JSON-RPC), which can change the exports at run time; `None`
     /// for no socket.
     pub management: Option<PathBuf>,
@@ -123,6 +127,7 @@ impl Config {
             // Can change at run time.
             ports: _,
             subsystems: _,
+            discovery: _,
         } = self;
         let keys = [
             ("provider", *provider == new.provider),
@@ -255,6 +260,25 @@ impl PortConfig {
     /// Whether the port is the wildcard of the IP family of `ip`.
     pub(crate) fn stands_for(&self, ip: IpAddr) -> bool {
         self.is_wildcard() && self.address.is_ipv4() == ip.is_ipv4()
+    }
+}
+
+/// Hosts that have to authenticate to the discovery service, to which all may connect otherwise.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Discovery {
+    /// Which hosts have to authenticate.
+    pub authentication: Authentication,
+    /// Hosts with keys.
+    pub host_entries: Vec<HostEntry>,
+    /// Place in the configuration, for messages.
+    pub origin: Origin,
+}
+
+impl Discovery {
+    /// A discovery service that any host may use.
+    pub fn open() -> Self {
+        let origin = Origin("discovery".to_owned());
+        Self { authentication: Authentication::Offered, host_entries: Vec::new(), origin }
     }
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use nvme_proto::{Nqn, Nsid};
 
 use super::{
-    Config, ConfigError, Cores, DirectIo, DirectoryConfig, HostPolicy, Medium, MetricsDetail,
-    NamespaceName, NamespaceSettings, NamespaceSpec, Origin, PortConfig, ProviderChoice,
-    SubsystemConfig, SubsystemSpec,
+    Config, ConfigError, Cores, DirectIo, DirectoryConfig, Discovery, HostPolicy, Medium,
+    MetricsDetail, NamespaceName, NamespaceSettings, NamespaceSpec, Origin, PortConfig,
+    ProviderChoice, SubsystemConfig, SubsystemSpec,
 };
 use crate::derived_ids::{self, Machine};
 use crate::limits::Limits;
@@ -78,6 +78,7 @@ impl Config {
             metrics: None,
             metrics_detail: MetricsDetail::default(),
             state_dir,
+            discovery: Discovery::open(),
             discovery_nqn: Nqn::DISCOVERY,
             machine,
             limits,

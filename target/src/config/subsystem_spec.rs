@@ -1,10 +1,14 @@
 //! Settings of a subsystem as a configuration, the command line or an operator gives them.
 
+use feedrail_auth::HostEntry;
 use nvme_proto::{AsciiField, Nqn};
 use uuid::Uuid;
 
 use super::values::PrintableText;
-use super::{DirectoryConfig, HostPolicy, Machine, NamespaceConfig, Origin, SubsystemIdentity};
+use super::{
+    Authentication, DirectoryConfig, HostPolicy, Machine, NamespaceConfig, Origin,
+    SubsystemIdentity,
+};
 use crate::derived_ids;
 
 /// Settings of a subsystem without its namespaces. Texts that are `None` are derived.
@@ -34,6 +38,8 @@ impl SubsystemSpec {
             serial: serial.map_or_else(|| identity.serial(), |PrintableText(text)| text),
             model: model.map_or(derived_ids::MODEL, |PrintableText(text)| text),
             hosts,
+            authentication: Authentication::default(),
+            host_entries: Vec::new(),
             deallocate,
             identity,
             namespaces: Vec::new(),
@@ -54,6 +60,10 @@ pub struct SubsystemConfig {
     pub model: AsciiField<40>,
     /// Hosts that may connect to it.
     pub hosts: HostPolicy,
+    /// Which hosts have to authenticate.
+    pub authentication: Authentication,
+    /// Hosts with keys. They may connect, also if `hosts` does not list them.
+    pub host_entries: Vec<HostEntry>,
     /// Whether hosts may deallocate blocks: Dataset Management, and Write Zeroes with Deallocate.
     pub deallocate: bool,
     /// Identity that the UUIDs of its namespaces are derived from.

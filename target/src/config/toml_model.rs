@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use feedrail_auth::HostEntry;
 use nvme_proto::Nqn;
 use rdma::shm::SharingGroup;
 use serde::Deserialize;
@@ -20,8 +21,8 @@ use super::values::{
     SlowCommandMs,
 };
 use super::{
-    Config, ConfigError, ConfinementMode, Cores, MetricsDetail, PortConfig, ProviderChoice,
-    SubsystemConfig,
+    Authentication, Config, ConfigError, ConfinementMode, Cores, Discovery, MetricsDetail,
+    PortConfig, ProviderChoice, SubsystemConfig,
 };
 use crate::derived_ids::{self, Machine};
 use crate::limits::{CntlidRange, Limits, MAX_POOL_BYTES};
@@ -74,6 +75,7 @@ struct File {
     polling_us: Option<PollingMicros>,
     state_dir: Option<PathBuf>,
     discovery_nqn: Option<Spanned<String>>,
+    discovery: Option<Spanned<DiscoveryTable>>,
     management: Option<PathBuf>,
     management_read_only: Option<PathBuf>,
     export_roots: Option<Vec<PathBuf>>,
@@ -87,6 +89,14 @@ struct File {
     port: Vec<Spanned<PortTable>>,
     #[serde(default)]
     subsystem: Vec<Spanned<SubsystemTable>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DiscoveryTable {
+    authentication: Option<Authentication>,
+    #[serde(default)]
+    host: Vec<Spanned<HostEntry>>,
 }
 
 #[derive(Default, Deserialize)]
@@ -136,6 +146,7 @@ impl Reader<'_> {
                 .map(|name| self.sharing_group(&name))
                 .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
+            discovery: file.discovery.map_or_else(Discovery::open, |table| self.discovery(table)),
             discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
             management: file.management.map(|path| self.document.resolve(&path)),
             management_read_only: file
@@ -154,6 +165,15 @@ impl Reader<'_> {
             ports: self.ports(file.port, &subsystems)?,
             subsystems,
         })
+    }
+
+    fn discovery(&self, table: Spanned<DiscoveryTable>) -> Discovery {
+        let origin = self.document.origin(table.span().start);
+        let table = table.into_inner();
+        let host_entries = self.host_entries(table.host);
+        let said = table.authentication;
+        let authentication = said.unwrap_or_else(|| Authentication::of_entries(&host_entries));
+        Discovery { authentication, host_entries, origin }
     }
 
     fn limits(&self, table: LimitsTable, cores: usize) -> Result<Limits, ConfigError> {

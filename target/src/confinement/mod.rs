@@ -14,7 +14,7 @@ use std::fmt;
 
 pub(crate) use self::capabilities::drop_unneeded as drop_capabilities;
 pub(crate) use self::opener::{
-    ANSWER_BYTES, Opener, REFUSED, open_again, path_of, read_to_string, receive, reopen, send,
+    ANSWER_BYTES, Opener, REFUSED, open, open_again, path_of, read_to_string, receive, reopen, send,
 };
 pub(crate) use self::system_calls::{Answer, restrict_helper, restrict_process};
 pub(crate) use self::thread::{

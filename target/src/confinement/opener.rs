@@ -57,18 +57,26 @@ pub(crate) fn path_of(found: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", found.as_raw_fd())
 }
 
+/// Opens a file to read it, by the helper if this thread may not.
+///
+/// # Errors
+/// Those of `open`, and that the helper refuses the file.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && OPENER.get().is_some() => {
+            let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+            Ok(File::from(reopen(&found, OFlags::RDONLY)?))
+        }
+        opened => opened,
+    }
+}
+
 /// Reads a text file such as the configuration, by the helper if this thread may not.
 ///
 /// # Errors
-/// Those of reading, that the helper refuses the file, and that it is not UTF-8.
+/// Those of [`open`] and of reading, and that it is not UTF-8.
 pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
-    match std::fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && OPENER.get().is_some() => {
-            let found = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-            io::read_to_string(File::from(reopen(&found, OFlags::RDONLY)?))
-        }
-        read => read,
-    }
+    io::read_to_string(open(path)?)
 }
 
 impl Opener {

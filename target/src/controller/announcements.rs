@@ -168,6 +168,10 @@ impl Associations {
         self.end_where(CloseReason::HostRemoved, |controller| {
             controller.subsystem().is_some_and(|subsystem| !subsystem.allows(&controller.host))
         });
+        self.end_where(CloseReason::AuthenticationRequired, |controller| {
+            !controller.authenticates
+                && controller.kind.demands_authentication(&self.inventory, &controller.host)
+        });
         // A removed subsystem is served at no port.
         self.end_where(CloseReason::ListenerRemoved, |controller| !controller.is_served());
     }

@@ -11,6 +11,7 @@ use super::hold::CommandHold;
 use super::jobs::Jobs;
 use super::link::QueueLink;
 use super::members::Joined;
+use super::queue_auth::QueueAuthState;
 use super::stage::{Epoch, RegisterPhase};
 use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};
@@ -137,11 +138,28 @@ impl Controller {
             .collect()
     }
 
+    /// Authentication of the host on the queue with this QID, if it is demanded.
+    pub(crate) fn auth_state(&self, qid: Qid) -> Option<QueueAuthState> {
+        self.shared().members.get(qid).and_then(|link| link.auth_state())
+    }
+
     /// Whether running commands may still change the medium although their connections have ended,
     /// as the host knows. A new association of the host then has to wait.
     pub(crate) fn has_unfinished_writes(&self) -> bool {
         self.shared().members.has_unfinished_writes()
             && !deliberate_bugs::has(Bug::IgnoreDepartures)
+    }
+
+    /// Demands that the host authenticates again on each queue until `due`.
+    pub(super) fn demand_proof(&self, now: Time, due: Time) {
+        self.proof.demand(now, due);
+        let shared = self.shared();
+        shared
+            .members
+            .admin()
+            .into_iter()
+            .chain(shared.members.io_queues())
+            .for_each(|of| of.wake());
     }
 
     /// Ends the association and closes all of its queues.

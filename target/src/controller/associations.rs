@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::{Cntlid, HostId};
 
+use super::authenticator::{Authenticator, system_random};
 use super::command_trace::CommandTrace;
 use super::event::CloseReason;
 use super::kind::ControllerKind;
@@ -36,6 +37,7 @@ pub struct Associations {
     pub(super) storage_log_rate: LogRateLimit,
     pub(super) slow_log_rate: LogRateLimit,
     trace: CommandTrace,
+    authenticator: Arc<Authenticator>,
 }
 
 /// Live controllers. Only the control path takes their lock.
@@ -81,6 +83,7 @@ impl Associations {
             storage_log_rate: LogRateLimit::about("storage errors"),
             slow_log_rate: LogRateLimit::about("slow commands"),
             trace: CommandTrace::default(),
+            authenticator: Arc::new(Authenticator::new(system_random)),
         })
     }
 
@@ -92,6 +95,11 @@ impl Associations {
     /// Trace of I/O commands, which runs only at an operator's request.
     pub(crate) fn trace(&self) -> &CommandTrace {
         &self.trace
+    }
+
+    /// What all queues share that authenticate.
+    pub(crate) fn authenticator(&self) -> &Arc<Authenticator> {
+        &self.authenticator
     }
 
     pub(crate) fn controllers_of(&self, subsystem: &Arc<Subsystem>) -> Vec<Arc<Controller>> {
@@ -131,7 +139,7 @@ impl Associations {
             return None;
         }
         let (is_discovery, party) =
-            (matches!(new.kind, ControllerKind::Discovery), new.peer.party());
+            (matches!(new.kind, ControllerKind::Discovery(_)), new.peer.party());
         let controllers = live.of(is_discovery);
         let controller = controllers.add(|cntlid| Controller::new(self, cntlid, new))?;
         if is_discovery {

@@ -140,6 +140,11 @@ pub(crate) struct CommandTrace {
 }
 
 impl CommandTrace {
+    /// Present time of the cores; `None` before they are started.
+    pub(crate) fn now(&self) -> Option<Time> {
+        self.clock.get().map(Clock::now)
+    }
+
     /// Sets the clock that the cores use, when they are started.
     pub(crate) fn set_clock(&self, clock: Clock) {
         // Cannot fail: a target sets it once, when it starts its cores.

@@ -17,7 +17,7 @@ use super::command::{
     CommandOutcome, CommandWork, ControlCommand, ControlWork, Execution, IoKind, IoWork,
     ParsedCommand, transfer,
 };
-use super::queue::{Live, Queue, QueueState};
+use super::queue::{Membership, Queue, QueueState};
 use super::support::Support;
 use super::{admin, error_log, fabrics};
 use crate::backend::BackendError;
@@ -63,13 +63,16 @@ impl Queue {
         match (&mut self.state, Parsed::parse(qid, sqe)) {
             (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
             (QueueState::Live(live), Ok(Parsed::Nvm(command))) => parse_io(live, exports, &command),
-            (QueueState::Live(_), Ok(Parsed::Fabrics(command))) => {
-                Ok(fabrics::parse_live(qid, command)?)
+            (QueueState::Live(live), Ok(Parsed::Fabrics(command))) => {
+                Ok(fabrics::parse_live(qid, live, command)?)
             }
             (QueueState::Live(live), Ok(Parsed::Admin(command))) => {
                 Ok(admin::parse(&live.controller, command)?)
             }
             (QueueState::Live(_), Err(status)) => Err(status.into()),
+            (QueueState::Authenticating(_), parsed) => {
+                Ok(fabrics::parse_authenticating(sqe, parsed)?)
+            }
             (QueueState::Ended, _) => Err(Status::ABORTED_SQ_DELETION.into()),
         }
     }
@@ -94,7 +97,7 @@ impl Queue {
             Execution::Complete(outcome) if !outcome.status.is_success() => {
                 let entry = error_log::of_command(self.qid, cid, outcome.status);
                 let outcome = self.failed(entry, outcome);
-                if !self.is_live() {
+                if matches!(self.state, QueueState::Connecting { .. }) {
                     // The next Connect may name another subsystem.
                     self.count_for(None);
                 }
@@ -189,7 +192,7 @@ impl Queue {
 /// Checks an I/O command and converts its range to bytes. `Err` is the outcome with which to
 /// complete the command immediately, which is a success if there is nothing to do.
 fn parse_io(
-    live: &mut Live,
+    live: &mut Membership,
     exports: &Exports,
     command: &NvmCommand,
 ) -> Result<ParsedCommand, CommandOutcome> {

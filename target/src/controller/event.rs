@@ -16,6 +16,11 @@ pub enum QueueEvent {
         /// Result and status of the response.
         outcome: CommandOutcome,
     },
+    /// Execute a command again that was [`Execution::Postponed`](super::Execution::Postponed).
+    Resume {
+        /// Command identifier chosen by the host.
+        cid: Cid,
+    },
     /// Try to abort a command of this queue. If it can be aborted, respond to it with Command Abort
     /// Requested; report the result with [`Queue::answer_abort`](super::Queue::answer_abort).
     Abort(AbortRequest),
@@ -51,6 +56,15 @@ pub enum CloseReason {
     /// The host did not enable the controller (CC.EN) in time.
     #[error("controller not enabled within {} s", crate::limits::ENABLE_TIMEOUT.as_secs())]
     EnableTimeout,
+    /// The host did not authenticate in time.
+    #[error("the host did not authenticate in time")]
+    AuthenticationTimeout,
+    /// The host was refused, or has refused the target.
+    #[error("the host is not authenticated")]
+    NotAuthenticated,
+    /// The host authenticated by its name only, and now has to by a key.
+    #[error("the host has to authenticate now")]
+    AuthenticationRequired,
     /// The admin queue of the association ended.
     #[error("the admin queue of the association ended")]
     AssociationEnded,

@@ -4,13 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use nvme_proto::auth::AuthenticationReceive;
 use nvme_proto::fabrics::{
     Connect, ConnectData, ConnectParameter, ConnectResponse, FabricsCommand, PropertyGet,
     PropertySet,
 };
 use nvme_proto::registers::{Cap, CapCss, Cc, Crto, Property, Version};
 use nvme_proto::{
-    Cid, Cntlid, Command as Parsed, ConnectStatus, HostNqn, InvalidNqn, Qid, Sqe, Status,
+    Cid, Cntlid, Command as Parsed, ConnectStatus, FabricsType, HostNqn, InvalidNqn, Qid, Sqe,
+    Status,
 };
 use rdma::Time;
 
@@ -19,13 +21,13 @@ use super::command::{
 };
 use super::kind::ControllerKind;
 use super::members::Joined;
-use super::queue::{Queue, QueueState};
+use super::queue::{Membership, Queue, QueueState};
 use super::stage::Epoch;
 use super::state::{Controller, NewController};
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::port::ServedSubsystem;
-use crate::limits::Limits;
 use crate::limits::connection_quota::ConnectionPermit;
+use crate::limits::{AUTH_MESSAGE_BYTES, Limits};
 
 /// NVMe version that controllers report (VS, VER).
 pub(super) const VERSION: Version = Version::V2_0;
@@ -50,7 +52,7 @@ pub(super) fn parse_connecting(
             if connect.queue_entries > u32::from(queue.entries) {
                 return refuse(Status::CONNECT_INVALID_PARAMETERS, ConnectParameter::SQSIZE);
             }
-            Ok(control(FabricsCommand::Connect(connect)))
+            Ok(control(FabricsCommand::Connect(connect))?)
         }
         // Parsing refuses only one parameter of Connect: an SQSIZE of one entry.
         Err(status) if status.is(Status::CONNECT_INVALID_PARAMETERS) => {
@@ -62,8 +64,13 @@ pub(super) fn parse_connecting(
 }
 
 /// Checks a fabrics command of a connected queue. A second Connect is refused, as are Property
-/// commands on an I/O queue and Disconnect on the admin queue.
-pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedCommand, Status> {
+/// commands on an I/O queue, Disconnect on the admin queue, and authentication of a host that has
+/// no key.
+pub(super) fn parse_live(
+    qid: Qid,
+    live: &Membership,
+    command: FabricsCommand,
+) -> Result<ParsedCommand, Status> {
     match command {
         FabricsCommand::Connect(_) => Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr()),
         FabricsCommand::PropertyGet(_) | FabricsCommand::PropertySet(_) if !qid.is_admin() => {
@@ -72,16 +79,47 @@ pub(super) fn parse_live(qid: Qid, command: FabricsCommand) -> Result<ParsedComm
         FabricsCommand::Disconnect(_) if qid.is_admin() => {
             Err(Status::INVALID_QUEUE_TYPE.with_dnr())
         }
-        command => Ok(control(command)),
+        FabricsCommand::AuthenticationSend(_) | FabricsCommand::AuthenticationReceive(_)
+            if live.auth.is_none() =>
+        {
+            Err(Status::INVALID_OPCODE.with_dnr())
+        }
+        command => control(command),
     }
 }
 
-fn control(command: FabricsCommand) -> ParsedCommand {
-    ParsedCommand {
-        // Only Connect has data, of a fixed size (1024 bytes).
-        transfer: transfer(command.transfer(), ConnectData::BYTES as u32).unwrap_or_default(),
-        work: CommandWork::Control(ControlWork(ControlCommand::Fabrics(command))),
+/// Checks a command of a queue whose host has to authenticate. All but Authentication Send and
+/// Receive are refused (Base, 6.3), those that read and write properties and Disconnect included.
+pub(super) fn parse_authenticating(
+    sqe: &Sqe,
+    parsed: Result<Parsed, Status>,
+) -> Result<ParsedCommand, Status> {
+    let is_of_authentication = sqe.is_fabrics()
+        && [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE]
+            .contains(&sqe.fabrics_type());
+    match parsed {
+        Ok(Parsed::Fabrics(FabricsCommand::Connect(_))) => {
+            Err(Status::COMMAND_SEQUENCE_ERROR.with_dnr())
+        }
+        Ok(Parsed::Fabrics(command)) if is_of_authentication => control(command),
+        Err(status) if is_of_authentication => Err(status),
+        _ => Err(Status::AUTHENTICATION_REQUIRED.with_dnr()),
     }
+}
+
+fn control(command: FabricsCommand) -> Result<ParsedCommand, Status> {
+    let transferred = match command {
+        // A host may have memory for more than the longest message.
+        FabricsCommand::AuthenticationReceive(receive) => {
+            let length_bytes = receive.length_bytes.min(AUTH_MESSAGE_BYTES);
+            AuthenticationReceive { length_bytes }.transfer()
+        }
+        command => command.transfer(),
+    };
+    Ok(ParsedCommand {
+        transfer: transfer(transferred, AUTH_MESSAGE_BYTES)?,
+        work: CommandWork::Control(ControlWork(ControlCommand::Fabrics(command))),
+    })
 }
 
 pub(super) fn execute(
@@ -89,7 +127,7 @@ pub(super) fn execute(
     now: Time,
     cid: Cid,
     command: FabricsCommand,
-    data: &[u8],
+    data: &mut [u8],
 ) -> Execution {
     let outcome = match command {
         FabricsCommand::Connect(command) => {
@@ -106,6 +144,12 @@ pub(super) fn execute(
                 live.controller.queue_disconnects(&queue.link);
             }
             return Execution::Disconnect(CommandOutcome::SUCCESS);
+        }
+        FabricsCommand::AuthenticationSend(_) => {
+            return queue.authenticate(now, |auth, context| auth.send(context, data));
+        }
+        FabricsCommand::AuthenticationReceive(_) => {
+            return queue.authenticate(now, |auth, context| auth.receive(context, cid, data));
         }
     };
     Execution::Complete(outcome)
@@ -262,7 +306,7 @@ fn make_association(
     }
     let nqn = data.subsystem().map_err(invalid)?;
     let (kind, ana, place) = if queue.associations.inventory().is_discovery(&nqn) {
-        (ControllerKind::Discovery, Arc::default(), None)
+        (ControllerKind::Discovery(nqn), Arc::default(), None)
     } else {
         let found = queue.port.find(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
         let ServedSubsystem { subsystem, ana } = found;
@@ -369,9 +413,11 @@ impl Controller {
         self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// Returns dword 0 of the response to a successful Connect: the CNTLID.
+    /// Returns dword 0 of the response to a successful Connect: the CNTLID, and whether the host has
+    /// to authenticate on the queue.
     pub(super) fn connect_response(&self) -> u64 {
-        ConnectResponse::controller(self.cntlid).into_bits().into()
+        let response = ConnectResponse::controller(self.cntlid);
+        response.with_authentication_required(self.authenticates).into_bits().into()
     }
 
     /// Number of I/O queues granted to the host by Set Features (Number of Queues).

@@ -2,6 +2,11 @@
 
 use std::sync::Arc;
 
+use nvme_proto::Nqn;
+
+use crate::inventory::Inventory;
+use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::host_keys::TransactionTerms;
 use crate::inventory::subsystem::Subsystem;
 
 /// Kind of a controller, with the subsystem of an I/O controller.
@@ -9,6 +14,30 @@ use crate::inventory::subsystem::Subsystem;
 pub(crate) enum ControllerKind {
     /// I/O controller, with access to the namespaces of a subsystem.
     Nvm(Arc<Subsystem>),
-    /// Discovery controller, which has a discovery log and no namespaces.
-    Discovery,
+    /// Discovery controller, which has a discovery log and no namespaces. Hosts know the discovery
+    /// service by the well-known NQN or by a unique one.
+    Discovery(Nqn),
+}
+
+impl ControllerKind {
+    /// Whether a host has to authenticate.
+    pub(super) fn demands_authentication(&self, inventory: &Inventory, host: &NamedHost) -> bool {
+        match self {
+            Self::Nvm(subsystem) => subsystem.demands_authentication(host),
+            Self::Discovery(_) => inventory.discovery_keyring().demands(host),
+        }
+    }
+
+    /// Keys and parameters for the next authentication of a host.
+    pub(super) fn transaction_terms(
+        &self,
+        inventory: &Inventory,
+        host: &NamedHost,
+    ) -> TransactionTerms {
+        let policy = inventory.negotiable().policy();
+        match self {
+            Self::Nvm(subsystem) => subsystem.transaction_terms(host, &policy),
+            Self::Discovery(nqn) => inventory.discovery_keyring().terms(host, nqn, &policy),
+        }
+    }
 }

@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 
+use feedrail_auth::ControllerWorkResult;
 use nvme_proto::Qid;
 use rdma::Time;
 
 use super::event::{CloseReason, JobId, QueueEvent};
+use super::queue_auth::QueueAuthState;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Queue as seen by other threads: its mailbox, and when its last command arrived.
@@ -43,6 +45,8 @@ struct QueueMailbox {
     mail: VecDeque<QueueMessage>,
     /// First reason to close the connection.
     close: Option<CloseReason>,
+    /// Authentication of the host on the queue; `None` if it is not demanded.
+    auth: Option<QueueAuthState>,
 }
 
 #[derive(Debug)]
@@ -53,6 +57,8 @@ pub(super) enum QueueMessage {
     Quiesced(JobId),
     /// Whether the write protection of a job could be written to the state folder.
     ProtectionStored(JobId, bool),
+    /// Result of work that the authentication of this queue waits for.
+    Computed(ControllerWorkResult),
 }
 
 impl QueueLink {
@@ -84,6 +90,22 @@ impl QueueLink {
     pub(super) fn kept(&self, job: JobId, well: bool) {
         self.mailbox().mail.push_back(QueueMessage::ProtectionStored(job, well));
         self.ring();
+    }
+
+    /// Posts the result of work that the authentication of this queue waits for.
+    pub(super) fn computed(&self, result: ControllerWorkResult) {
+        self.mailbox().mail.push_back(QueueMessage::Computed(result));
+        self.ring();
+    }
+
+    /// Records the authentication of the host on this queue, for operators.
+    pub(super) fn set_auth_state(&self, state: QueueAuthState) {
+        self.mailbox().auth = Some(state);
+    }
+
+    /// Authentication of the host on this queue; `None` if it is not demanded.
+    pub(super) fn auth_state(&self) -> Option<QueueAuthState> {
+        self.mailbox().auth
     }
 
     /// Requests that the owner closes the connection; only the first reason counts.

@@ -4,7 +4,7 @@
 //! state that the queues of one association share: atomics, which the data path reads, and one lock
 //! for the rest. Nothing here waits, reads a clock or does I/O.
 //!
-//! Not implemented: authentication, static controllers, PRPs, fused operations, metadata,
+//! Not implemented: static controllers, PRPs, fused operations, metadata,
 //! reservations, namespace management, NVM subsystem reset.
 
 mod admin;
@@ -12,6 +12,7 @@ mod announcements;
 mod association;
 mod associations;
 mod async_event;
+pub(crate) mod authenticator;
 mod command;
 pub(crate) mod command_trace;
 mod dispatch;
@@ -30,6 +31,7 @@ mod media_reports;
 mod members;
 mod notices;
 mod queue;
+mod queue_auth;
 mod stage;
 mod state;
 mod support;
@@ -46,4 +48,5 @@ pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, JobId, Quiesce
 pub(crate) use self::hold::CommandHold;
 pub(crate) use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
+pub(crate) use self::queue_auth::QueueAuthState;
 pub use self::state::Controller;

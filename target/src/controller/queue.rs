@@ -11,6 +11,7 @@ use super::command::{CommandOutcome, IoKind, IoWork};
 use super::event::{AbortRequest, CloseReason, FlushJob, QueueEvent};
 use super::hold::CommandHold;
 use super::link::{Lost, QueueLink, QueueMessage};
+use super::queue_auth::{QueueAuth, QueueAuthState};
 use super::stage::Epoch;
 use super::state::Controller;
 use crate::backend::BackendError;
@@ -67,15 +68,18 @@ pub struct Queue {
 pub(super) enum QueueState {
     /// Only Connect, which the host has to send within `CONNECT_TIMEOUT` after `since`.
     Connecting { since: Time },
-    /// All commands of an admin or I/O queue, since Connect has succeeded.
-    Live(Live),
+    /// Only authentication commands: Connect has succeeded, and the host has to authenticate.
+    Authenticating(Membership),
+    /// All commands of an admin or I/O queue, since Connect and, where it is demanded,
+    /// authentication have succeeded.
+    Live(Membership),
     /// No commands: the connection is ending.
     Ended,
 }
 
-/// State of a queue since its Connect succeeded.
+/// Part of a queue in its association, since its Connect succeeded.
 #[derive(Debug)]
-pub(super) struct Live {
+pub(super) struct Membership {
     pub(super) controller: Arc<Controller>,
     /// Permit that counts the connection; `None` for a discovery controller.
     _place: Option<Box<ConnectionPermit>>,
@@ -90,9 +94,11 @@ pub(super) struct Live {
     known: Vec<NamespaceIndex>,
     /// Whether this queue ended the association, so that it is counted once and timers are ignored.
     ended_association: bool,
+    /// Authentication of the host on this queue; `None` if it is not demanded.
+    pub(super) auth: Option<Box<QueueAuth>>,
 }
 
-impl Live {
+impl Membership {
     /// Whether the host knows this namespace, whose NSID belonged to another namespace before.
     /// Takes the controller's lock only for the first command.
     pub(super) fn knows(&mut self, namespace: &Namespace) -> bool {
@@ -161,15 +167,35 @@ impl Queue {
         matches!(self.state, QueueState::Ended)
     }
 
-    /// Whether Connect has succeeded and the queue has not left the association.
+    /// Whether the queue accepts all commands: Connect and authentication have succeeded, and the
+    /// queue has not left the association.
     pub(crate) fn is_live(&self) -> bool {
         matches!(self.state, QueueState::Live(_))
     }
 
-    /// Controller while the queue is connected.
+    /// Controller while the queue is live.
     pub(crate) fn controller(&self) -> Option<&Arc<Controller>> {
         match &self.state {
             QueueState::Live(live) => Some(&live.controller),
+            _ => None,
+        }
+    }
+
+    /// Part of the queue in its association, also before the host has authenticated.
+    pub(super) fn membership(&self) -> Option<&Membership> {
+        match &self.state {
+            QueueState::Authenticating(membership) | QueueState::Live(membership) => {
+                Some(membership)
+            }
+            QueueState::Connecting { .. } | QueueState::Ended => None,
+        }
+    }
+
+    pub(super) fn membership_mut(&mut self) -> Option<&mut Membership> {
+        match &mut self.state {
+            QueueState::Authenticating(membership) | QueueState::Live(membership) => {
+                Some(membership)
+            }
             QueueState::Connecting { .. } | QueueState::Ended => None,
         }
     }
@@ -205,16 +231,22 @@ impl Queue {
     /// [`QueueEvent::Close`].
     pub fn poll(&mut self, now: Time) -> Option<QueueEvent> {
         if let Some(reason) = self.check_timeouts(now) {
+            self.settle_authentication(now);
             self.end(reason);
         }
         loop {
             match self.link.next_mail()? {
                 QueueMessage::Event(event) => return Some(event),
                 QueueMessage::Quiesced(job) => {
-                    self.controller().inspect(|controller| controller.go_on(job));
+                    self.membership().inspect(|of| of.controller.go_on(job));
                 }
                 QueueMessage::ProtectionStored(job, well) => {
-                    self.controller().inspect(|controller| controller.kept(job, well));
+                    self.membership().inspect(|of| of.controller.kept(job, well));
+                }
+                QueueMessage::Computed(result) => {
+                    if let Some(cid) = self.computed(now, result) {
+                        return Some(QueueEvent::Resume { cid });
+                    }
                 }
             }
         }
@@ -223,9 +255,9 @@ impl Queue {
     /// Ends the association after two Keep Alive Timeouts without a command: the host may rely on
     /// that and have connected again. Returns whether the connection has to end.
     pub(crate) fn end_if_abandoned(&mut self, now: Time) -> bool {
-        let QueueState::Live(live) = &self.state else { return false };
-        let kato = live.controller.keep_alive();
-        let abandoned = kato.is_some_and(|kato| now >= live.controller.last_command() + 2 * kato);
+        let Some(Membership { controller, .. }) = self.membership() else { return false };
+        let kato = controller.keep_alive();
+        let abandoned = kato.is_some_and(|kato| now >= controller.last_command() + 2 * kato);
         // Counted once, although every queue of the association notices it.
         if abandoned && self.qid.is_admin() {
             self.end(CloseReason::KeepAlive);
@@ -237,28 +269,26 @@ impl Queue {
     pub fn deadline(&self) -> Option<Time> {
         match &self.state {
             QueueState::Connecting { since } => Some(*since + CONNECT_TIMEOUT),
+            QueueState::Authenticating(membership) => membership.auth_deadline(),
             QueueState::Live(live) if self.qid.is_admin() && !live.ended_association => {
                 let keep_alive =
                     live.controller.keep_alive().map(|kato| live.interval_start + kato);
                 let enable = live.disabled_since.map(|since| since + ENABLE_TIMEOUT);
-                [keep_alive, enable].into_iter().flatten().min()
+                [keep_alive, enable, live.auth_deadline()].into_iter().flatten().min()
             }
-            QueueState::Live(_) | QueueState::Ended => None,
+            QueueState::Live(live) => live.auth_deadline(),
+            QueueState::Ended => None,
         }
     }
 
     /// Reports the result of [`QueueEvent::Flush`].
     pub fn flushed(&mut self, now: Time, flush: FlushJob, result: Result<(), BackendError>) {
-        if let QueueState::Live(live) = &self.state {
-            live.controller.flushed(now, flush, result);
-        }
+        self.membership().inspect(|of| of.controller.flushed(now, flush, result));
     }
 
     /// Reports the result of [`QueueEvent::Abort`].
     pub fn answer_abort(&mut self, abort: AbortRequest, aborted: bool) {
-        if let QueueState::Live(live) = &self.state {
-            live.controller.answer_abort(abort.asked_by, aborted);
-        }
+        self.membership().inspect(|of| of.controller.answer_abort(abort.asked_by, aborted));
     }
 
     /// Removes the queue, as [`Queue::leave`] does.
@@ -298,7 +328,14 @@ impl Queue {
         if !flow {
             self.head = Head::Disabled;
         }
-        self.state = QueueState::Live(Live {
+        let auth = controller
+            .authenticates
+            .then(|| Box::new(QueueAuth::new(now, &self.associations, &controller)));
+        let is_live = auth.is_none();
+        if !is_live {
+            self.link.set_auth_state(QueueAuthState::Negotiating);
+        }
+        let membership = Membership {
             controller,
             _place: place.map(Box::new),
             epoch,
@@ -306,7 +343,12 @@ impl Queue {
             interval_start: now,
             disabled_since: Some(now),
             ended_association: false,
-        });
+            auth,
+        };
+        self.state = match is_live {
+            true => QueueState::Live(membership),
+            false => QueueState::Authenticating(membership),
+        };
     }
 
     /// Checks the timers of this queue. Returns the reason to close if one has expired.
@@ -315,14 +357,16 @@ impl Queue {
             QueueState::Connecting { since } if now >= *since + CONNECT_TIMEOUT => {
                 Some(CloseReason::ConnectTimeout)
             }
+            QueueState::Authenticating(membership) => membership.check_auth_timeout(now),
             QueueState::Live(live) if self.qid.is_admin() => live.check_timeouts(now),
-            _ => None,
+            QueueState::Live(live) => live.check_auth_timeout(now),
+            QueueState::Connecting { .. } | QueueState::Ended => None,
         }
     }
 
     fn end(&mut self, reason: CloseReason) {
-        if let QueueState::Live(live) = &mut self.state
-            && std::mem::replace(&mut live.ended_association, true)
+        if let Some(membership) = self.membership_mut()
+            && std::mem::replace(&mut membership.ended_association, true)
         {
             return;
         }
@@ -330,9 +374,9 @@ impl Queue {
         if reason == CloseReason::KeepAlive {
             self.associations.count_keep_alive_loss();
         }
-        match &self.state {
-            QueueState::Live(live) => live.controller.end(reason),
-            QueueState::Connecting { .. } | QueueState::Ended => self.link.close(reason),
+        match self.membership().filter(|_| self.qid.is_admin()) {
+            Some(membership) => membership.controller.end(reason),
+            None => self.link.close(reason),
         }
     }
 
@@ -345,7 +389,9 @@ impl Queue {
             .peer_errors()
             .add_failed(self.peer.address.ip(), std::mem::take(&mut self.failed));
         match std::mem::replace(&mut self.state, QueueState::Ended) {
-            QueueState::Live(live) => Some(live.controller.queue_left(&self.link)),
+            QueueState::Authenticating(membership) | QueueState::Live(membership) => {
+                Some(membership.controller.queue_left(&self.link))
+            }
             QueueState::Connecting { .. } | QueueState::Ended => None,
         }
     }
@@ -357,8 +403,11 @@ impl Drop for Queue {
     }
 }
 
-impl Live {
+impl Membership {
     fn check_timeouts(&mut self, now: Time) -> Option<CloseReason> {
+        if let Some(reason) = self.check_auth_timeout(now) {
+            return Some(reason);
+        }
         if self.disabled_since.is_some_and(|since| now >= since + ENABLE_TIMEOUT) {
             return Some(CloseReason::EnableTimeout);
         }
@@ -370,5 +419,17 @@ impl Live {
         let alive = self.controller.last_command() > self.interval_start;
         self.interval_start = now;
         (!alive).then_some(CloseReason::KeepAlive)
+    }
+
+    /// Time by which the host has to send its next authentication message.
+    fn auth_deadline(&self) -> Option<Time> {
+        self.auth.as_ref()?.deadline(&self.controller)
+    }
+
+    fn check_auth_timeout(&mut self, now: Time) -> Option<CloseReason> {
+        let auth = self.auth.as_mut().filter(|_| !self.ended_association)?;
+        let is_late = auth.deadline(&self.controller).is_some_and(|deadline| now >= deadline);
+        (is_late && auth.timed_out(now, &self.controller))
+            .then_some(CloseReason::AuthenticationTimeout)
     }
 }

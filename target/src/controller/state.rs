@@ -18,10 +18,13 @@ use super::features::Features;
 use super::jobs::Jobs;
 use super::kind::ControllerKind;
 use super::members::Members;
+use super::queue_auth::ProofDemand;
 use super::stage::{Epoch, Stage};
 use super::support::{Opcodes, Support};
+use crate::inventory::Inventory;
 use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaStates;
+use crate::inventory::host_keys::TransactionTerms;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
@@ -48,6 +51,9 @@ pub struct Controller {
     /// Time of the Connect command of the admin queue.
     pub connected_at: Time,
     pub(super) associations: Weak<Associations>,
+    /// Whether the host has to authenticate on each queue.
+    pub(crate) authenticates: bool,
+    pub(super) proof: ProofDemand,
     /// Whether the start of the association was logged, so that its end is logged as well.
     pub(super) start_logged: bool,
     pub(super) limits: Limits,
@@ -86,16 +92,18 @@ impl Controller {
     ) -> Self {
         let errors = match &new.kind {
             ControllerKind::Nvm(subsystem) => Arc::clone(&subsystem.errors),
-            ControllerKind::Discovery => Arc::default(),
+            ControllerKind::Discovery(_) => Arc::default(),
         };
         let support = Support::of(&new.kind);
         let io_queues = associations.inventory().limits().io_queues;
         let mut limits = associations.inventory().limits().clone();
-        if let ControllerKind::Discovery = new.kind {
+        if let ControllerKind::Discovery(_) = new.kind {
             limits.max_transfer_bytes = limits.max_transfer_bytes.min(ANONYMOUS_TRANSFER_BYTES);
         }
         Self {
             cntlid,
+            authenticates: new.kind.demands_authentication(associations.inventory(), &new.host),
+            proof: ProofDemand::default(),
             kind: new.kind,
             host: new.host,
             port: new.port,
@@ -155,8 +163,21 @@ impl Controller {
     pub(crate) fn subsystem(&self) -> Option<&Arc<Subsystem>> {
         match &self.kind {
             ControllerKind::Nvm(subsystem) => Some(subsystem),
-            ControllerKind::Discovery => None,
+            ControllerKind::Discovery(_) => None,
         }
+    }
+
+    /// NQN of its subsystem or of the discovery service.
+    pub(super) fn nqn(&self) -> Nqn {
+        match &self.kind {
+            ControllerKind::Nvm(subsystem) => subsystem.nqn,
+            ControllerKind::Discovery(nqn) => *nqn,
+        }
+    }
+
+    /// Keys and parameters for the next authentication of the host.
+    pub(super) fn transaction_terms(&self, inventory: &Inventory) -> TransactionTerms {
+        self.kind.transaction_terms(inventory, &self.host)
     }
 
     /// Whether its subsystem is still served at the port that the host connected to.
@@ -171,7 +192,7 @@ impl Controller {
     }
 
     pub(crate) fn is_discovery(&self) -> bool {
-        matches!(self.kind, ControllerKind::Discovery)
+        matches!(self.kind, ControllerKind::Discovery(_))
     }
 
     /// Keep Alive Timeout, rounded up to KAS. `None` if the host disabled it, which it cannot do on
@@ -179,7 +200,7 @@ impl Controller {
     pub(super) fn keep_alive(&self) -> Option<Duration> {
         match (self.keep_alive_ms.load(Ordering::Relaxed), &self.kind) {
             (0, ControllerKind::Nvm(_)) => None,
-            (0, ControllerKind::Discovery) => Some(DISCOVERY_KEEP_ALIVE),
+            (0, ControllerKind::Discovery(_)) => Some(DISCOVERY_KEEP_ALIVE),
             (ms, _) => Some(round_up(Duration::from_millis(ms.into()))),
         }
     }

@@ -214,7 +214,7 @@ const FEATURES: [FeatureEntry; 8] = [
 impl Support {
     pub(super) fn of(kind: &ControllerKind) -> Self {
         match kind {
-            ControllerKind::Discovery => Self::Discovery,
+            ControllerKind::Discovery(_) => Self::Discovery,
             ControllerKind::Nvm(subsystem) => {
                 let namespaces = subsystem.namespaces();
                 // A writable namespace may be added later.

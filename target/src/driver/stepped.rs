@@ -96,6 +96,7 @@ impl Stepped {
             }
         }
         self.acceptors.drop_gone();
+        busy |= self.associations.authenticator().execute_next();
         self.finish_changes();
         // Messages that groups have just sent are handled before the caller may sleep.
         busy |= self.acceptors.iter().any(|acceptor| !acceptor.may_sleep());

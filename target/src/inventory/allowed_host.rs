@@ -1,10 +1,13 @@
 //! Identity of a host in its Connect command, and the hosts that may connect to a subsystem.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use nvme_proto::{HostId, HostNqn, Nqn};
 
-use crate::config::HostPolicy;
+use crate::config::{HostPolicy, SubsystemConfig};
+use crate::inventory::error::ExportError;
+use crate::inventory::host_keys::{Authentication, HostCredentials, HostKeyring};
 use crate::limits::MAX_ALLOWED_HOSTS;
 
 /// Identity that a host sent in a Connect command, the same for all queues of an association.
@@ -34,13 +37,19 @@ pub(crate) struct AllowedHosts {
     pub(crate) any: bool,
     /// NQNs of the hosts that may connect even if `any` is false.
     pub(crate) listed: Vec<Nqn>,
+    /// Keys of hosts that have to authenticate.
+    pub(crate) keyring: HostKeyring,
 }
 
 /// Change to the [`AllowedHosts`] of a subsystem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostsChange {
-    /// Allows the host with this NQN.
-    Add(Nqn),
+    /// Allows the host with this NQN, which has to authenticate if it has keys.
+    Add(Nqn, Option<Arc<HostCredentials>>),
+    /// Sets or removes the keys of the host with this NQN.
+    SetKeys(Nqn, Option<Arc<HostCredentials>>),
+    /// Sets which hosts have to authenticate.
+    Authenticate(Authentication),
     /// Removes the host with this NQN from the list.
     Remove(Nqn),
     /// Sets whether unlisted hosts may connect.
@@ -78,19 +87,32 @@ impl AllowedHosts {
     /// The host to add is listed already, the host to remove is not, or the list is full.
     pub(crate) fn change(&mut self, change: HostsChange) -> Result<(), HostsError> {
         match change {
-            HostsChange::Add(host) if self.listed.contains(&host) => {
+            HostsChange::Add(host, _) if self.listed.contains(&host) => {
                 Err(HostsError::Listed(host.to_string()))
             }
-            HostsChange::Add(_) if self.listed.len() >= MAX_ALLOWED_HOSTS => {
+            HostsChange::Add(..) if self.listed.len() >= MAX_ALLOWED_HOSTS => {
                 Err(HostsError::TooMany)
             }
-            HostsChange::Add(host) => {
+            HostsChange::Add(host, credentials) => {
                 self.listed.push(host);
+                self.keyring.set(host, credentials);
+                Ok(())
+            }
+            HostsChange::SetKeys(host, _) if !self.listed.contains(&host) => {
+                Err(HostsError::NotListed(host.to_string()))
+            }
+            HostsChange::SetKeys(host, credentials) => {
+                self.keyring.set(host, credentials);
+                Ok(())
+            }
+            HostsChange::Authenticate(authentication) => {
+                self.keyring.authentication = authentication;
                 Ok(())
             }
             HostsChange::Remove(host) => {
                 let found = self.listed.iter().position(|listed| *listed == host);
                 self.listed.remove(found.ok_or_else(|| HostsError::NotListed(host.to_string()))?);
+                self.keyring.set(host, None);
                 Ok(())
             }
             HostsChange::AllowAny(any) => {
@@ -102,21 +124,50 @@ impl AllowedHosts {
 }
 
 impl AllowedHosts {
+    /// Takes the hosts of a configuration, and reads their keys.
+    ///
+    /// # Errors
+    /// See [`HostKeyring::of`].
+    pub(crate) fn of(config: &SubsystemConfig) -> Result<Self, ExportError> {
+        let keyring = HostKeyring::of(config)?;
+        let mut hosts = Self { keyring, ..Self::from(&config.hosts) };
+        for (host, _) in hosts.keyring.hosts() {
+            if !hosts.listed.contains(host) {
+                hosts.listed.push(*host);
+            }
+        }
+        Ok(hosts)
+    }
+
     /// Returns the changes that turn `self` into `other`; the order of the listed hosts is ignored.
     pub(crate) fn changes_to(&self, other: &Self) -> Vec<HostsChange> {
+        let (before, after) = (&self.keyring, &other.keyring);
         let any = (self.any != other.any).then_some(HostsChange::AllowAny(other.any));
-        let added = other.listed.iter().filter(|host| !self.listed.contains(host));
+        let authentication = (before.authentication != after.authentication)
+            .then_some(HostsChange::Authenticate(after.authentication));
+        let (stay, added): (Vec<Nqn>, Vec<Nqn>) =
+            other.listed.iter().partition(|host| self.listed.contains(host));
         let removed = self.listed.iter().filter(|host| !other.listed.contains(host));
-        let added = added.copied().map(HostsChange::Add);
-        any.into_iter().chain(added).chain(removed.copied().map(HostsChange::Remove)).collect()
+        let keys = |host: &Nqn| after.get(host).cloned();
+        let rekeyed = stay.into_iter().filter(|host| before.get(host) != after.get(host));
+        any.into_iter()
+            .chain(authentication)
+            .chain(added.into_iter().map(|host| HostsChange::Add(host, keys(&host))))
+            .chain(removed.copied().map(HostsChange::Remove))
+            .chain(rekeyed.map(|host| HostsChange::SetKeys(host, keys(&host))))
+            .collect()
     }
 }
 
 impl From<&HostPolicy> for AllowedHosts {
     fn from(policy: &HostPolicy) -> Self {
         match policy {
-            HostPolicy::Any => Self { any: true, listed: Vec::new() },
-            HostPolicy::Listed(listed) => Self { any: false, listed: listed.clone() },
+            HostPolicy::Any => {
+                Self { any: true, listed: Vec::new(), keyring: HostKeyring::default() }
+            }
+            HostPolicy::Listed(listed) => {
+                Self { any: false, listed: listed.clone(), keyring: HostKeyring::default() }
+            }
         }
     }
 }
@@ -135,12 +186,15 @@ mod tests {
         let mut hosts = AllowedHosts::from(&HostPolicy::Listed(vec![one]));
         let host = |nqn| NamedHost { nqn: HostNqn(nqn), named: true, id: HostId([7; 16]) };
         assert!(hosts.allows(&host(one)) && !hosts.allows(&host(other)));
-        assert_eq!(hosts.change(HostsChange::Add(one)), Err(HostsError::Listed(one.to_string())));
+        assert_eq!(
+            hosts.change(HostsChange::Add(one, None)),
+            Err(HostsError::Listed(one.to_string()))
+        );
         assert_eq!(
             hosts.change(HostsChange::Remove(other)),
             Err(HostsError::NotListed(other.to_string()))
         );
-        assert_eq!(hosts.change(HostsChange::Add(other)), Ok(()));
+        assert_eq!(hosts.change(HostsChange::Add(other, None)), Ok(()));
         assert_eq!(hosts.change(HostsChange::Remove(one)), Ok(()));
         assert!(!hosts.allows(&host(one)) && hosts.allows(&host(other)));
         assert!(!hosts.allows(&NamedHost { named: false, ..host(other) }));
@@ -151,13 +205,14 @@ mod tests {
     #[test]
     fn changes_lead_from_some_hosts_to_others() {
         let [one, two, three] = ["nqn.2026-01.a:1", "nqn.2026-01.a:2", "nqn.2026-01.a:3"].map(nqn);
-        let some = AllowedHosts { any: false, listed: vec![one, two] };
-        let others = AllowedHosts { any: true, listed: vec![three, two] };
+        let hosts = |any, listed| AllowedHosts { any, listed, keyring: HostKeyring::default() };
+        let some = hosts(false, vec![one, two]);
+        let others = hosts(true, vec![three, two]);
         let changes = some.changes_to(&others);
         let expected =
-            [HostsChange::AllowAny(true), HostsChange::Add(three), HostsChange::Remove(one)];
+            [HostsChange::AllowAny(true), HostsChange::Add(three, None), HostsChange::Remove(one)];
         assert_eq!(changes, expected);
-        let reordered = AllowedHosts { any: false, listed: vec![two, one] };
+        let reordered = hosts(false, vec![two, one]);
         assert_eq!(some.changes_to(&reordered), []);
     }
 
@@ -166,7 +221,7 @@ mod tests {
         let mut hosts = AllowedHosts::from(&HostPolicy::Any);
         hosts.listed =
             (0..MAX_ALLOWED_HOSTS).map(|at| nqn(&format!("nqn.2026-01.a:{at}"))).collect();
-        let another = HostsChange::Add(nqn("nqn.2026-01.a:another"));
+        let another = HostsChange::Add(nqn("nqn.2026-01.a:another"), None);
         assert_eq!(hosts.change(another), Err(HostsError::TooMany));
     }
 }

@@ -94,6 +94,12 @@ impl Plan<'_> {
         let Plan { edit, added, unopened } = self;
         let Edit { inventory, exports: _, subsystems, steps, removed, altered, listed, .. } = edit;
         *serials = edit.serials;
+        let rekeyed = edit.discovery_keyring.is_some_and(|keyring| {
+            let mut present = inventory.discovery_keyring();
+            let differs = *present != keyring;
+            *present = keyring;
+            differs
+        });
         for (subsystem, listed) in listed {
             subsystem.set_left_out_files(listed.left_out);
         }
@@ -122,7 +128,8 @@ impl Plan<'_> {
                 StepKind::Add | StepKind::Allow(_) | StepKind::Unserve(_) => {}
             }
         }
-        let changes_access = steps.iter().any(|step| !matches!(step.kind, StepKind::Add));
+        let changes_access =
+            rekeyed || steps.iter().any(|step| !matches!(step.kind, StepKind::Add));
         Ok(Applied { changes, generation, removed, added, altered, changes_access, unopened })
     }
 }

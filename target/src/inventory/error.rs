@@ -95,6 +95,14 @@ pub enum ExportError {
         /// NSID under which the file is exported now.
         nsid: Nsid,
     },
+    /// A key file of a host cannot be used.
+    #[error("{origin}: {error}")]
+    HostKey {
+        /// Place in the configuration that names the subsystem.
+        origin: Origin,
+        /// File, problem and remedy.
+        error: String,
+    },
     /// The configuration has more than `MAX_NAMESPACES` namespaces.
     #[error("more than {MAX_NAMESPACES} namespaces")]
     TooMany,

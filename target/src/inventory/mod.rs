@@ -6,6 +6,7 @@ pub(crate) mod apply;
 pub(crate) mod close;
 pub(crate) mod edit;
 pub(crate) mod error;
+pub(crate) mod host_keys;
 pub(crate) mod index;
 pub(crate) mod left_out;
 pub(crate) mod listed;
@@ -33,6 +34,7 @@ use crate::backend::CacheRoom;
 use crate::config::Machine;
 use crate::inventory::ana::AnaStates;
 use crate::inventory::error::ChangeError;
+use crate::inventory::host_keys::{HostKeyring, NegotiableByDefault};
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionWriter};
@@ -52,6 +54,10 @@ pub struct Inventory {
     /// Machine identity from which the identifiers of new subsystems are derived.
     machine: Machine,
     discovery_nqn: Nqn,
+    /// Keys of hosts that have to authenticate to the discovery service.
+    discovery_keyring: Mutex<HostKeyring>,
+    /// What hosts may negotiate whose entries say nothing.
+    negotiable: Mutex<NegotiableByDefault>,
     /// Whether the exports can change at run time.
     managed: bool,
     ports: Mutex<Vec<Arc<Port>>>,
@@ -95,6 +101,17 @@ impl Inventory {
     /// Whether an NQN is the well-known or the unique NQN of the discovery service.
     pub(crate) fn is_discovery(&self, nqn: &Nqn) -> bool {
         nqn.is_discovery() || *nqn == self.discovery_nqn
+    }
+
+    /// Keys of hosts that have to authenticate to the discovery service. Takes a lock, as the
+    /// following functions do.
+    pub(crate) fn discovery_keyring(&self) -> MutexGuard<'_, HostKeyring> {
+        self.discovery_keyring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What hosts may negotiate whose entries say nothing.
+    pub(crate) fn negotiable(&self) -> MutexGuard<'_, NegotiableByDefault> {
+        self.negotiable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Discovery services of other targets, which the discovery log lists as referrals.

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::backend::OpenError;
 use crate::config::NamespaceConfig;
 use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::host_keys::Authentication;
 use crate::inventory::namespace::Replacement;
 use crate::inventory::subsystem::Subsystem;
 
@@ -86,6 +87,13 @@ pub(crate) enum ExportChangeKind {
     RemoveHost {
         host: String,
     },
+    /// The keys of a host are set, replaced or removed.
+    SetKeys {
+        host: String,
+    },
+    SetAuthentication {
+        authentication: Authentication,
+    },
     AllowAnyHost {
         allow_any_host: bool,
     },
@@ -103,8 +111,10 @@ pub(crate) enum ExportChangeKind {
 impl From<HostsChange> for ExportChangeKind {
     fn from(change: HostsChange) -> Self {
         match change {
-            HostsChange::Add(host) => Self::AddHost { host: host.to_string() },
+            HostsChange::Add(host, _) => Self::AddHost { host: host.to_string() },
             HostsChange::Remove(host) => Self::RemoveHost { host: host.to_string() },
+            HostsChange::SetKeys(host, _) => Self::SetKeys { host: host.to_string() },
+            HostsChange::Authenticate(authentication) => Self::SetAuthentication { authentication },
             HostsChange::AllowAny(allow_any_host) => Self::AllowAnyHost { allow_any_host },
         }
     }

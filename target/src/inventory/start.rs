@@ -92,6 +92,8 @@ impl Inventory {
             limits: config.limits.clone(),
             machine: config.machine,
             discovery_nqn: config.discovery_nqn,
+            discovery_keyring: Mutex::default(),
+            negotiable: Mutex::default(),
             managed: config.is_managed(),
             ports: Mutex::new(ports.map(|port| Arc::new(Port::new(port))).collect()),
             subsystems: Mutex::default(),

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use feedrail_auth::AuthPolicy;
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{SubsystemConfig, SubsystemIdentity};
 use crate::inventory::allowed_host::{AllowedHosts, NamedHost};
 use crate::inventory::error::ChangeError;
+use crate::inventory::host_keys::TransactionTerms;
 use crate::inventory::index::SubsystemIndex;
 use crate::inventory::left_out::LeftOutSummary;
 use crate::inventory::namespace::Namespace;
@@ -47,6 +49,7 @@ impl Subsystem {
     /// Creates a subsystem. `publication` has its namespaces under `index`.
     pub(crate) fn new(
         config: &SubsystemConfig,
+        hosts: AllowedHosts,
         index: SubsystemIndex,
         managed: bool,
         publication: &Arc<Publication>,
@@ -57,7 +60,7 @@ impl Subsystem {
             model: config.model,
             deallocate: config.deallocate,
             identity: config.identity,
-            hosts: Mutex::new((&config.hosts).into()),
+            hosts: Mutex::new(hosts),
             used_nsids: Mutex::default(),
             left_out_files: Mutex::default(),
             index,
@@ -92,6 +95,20 @@ impl Subsystem {
 
     pub(crate) fn allows(&self, host: &NamedHost) -> bool {
         self.lock_hosts().allows(host)
+    }
+
+    /// Whether a host has to authenticate.
+    pub(crate) fn demands_authentication(&self, host: &NamedHost) -> bool {
+        self.lock_hosts().keyring.demands(host)
+    }
+
+    /// Keys and parameters for the next authentication of a host.
+    pub(crate) fn transaction_terms(
+        &self,
+        host: &NamedHost,
+        target: &AuthPolicy,
+    ) -> TransactionTerms {
+        self.lock_hosts().keyring.terms(host, &self.nqn, target)
     }
 
     pub(crate) fn hosts(&self) -> AllowedHosts {

@@ -94,6 +94,16 @@ pub(crate) const KEEP_ALIVE_GRANULARITY: Duration = Duration::from_millis(100);
 pub(crate) const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 /// Longest time from the acceptance of a connection to a successful Connect command.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest time that a host may be silent while the target waits for an authentication message
+/// (Base, 8.3.4.2: the Keep Alive Timeout, or 2 minutes without it).
+pub(crate) const AUTH_TIMEOUT: Duration = Duration::from_secs(120);
+/// Most exponentiations for authentications that wait in the process, each with about 2 KiB.
+pub(crate) const AUTH_WORK: usize = 512;
+/// Most exponentiations that wait for hosts of one address, or a user of this machine. A Linux host
+/// authenticates all of its queues at a time when its key is changed.
+pub(crate) const AUTH_WORK_PER_ADDRESS: usize = 128;
+/// Longest authentication message, and most bytes that an Authentication Receive gets.
+pub(crate) const AUTH_MESSAGE_BYTES: u32 = 4096;
 /// Most connections of one device without a successful Connect; a further one displaces the oldest.
 /// Each takes 19,784 bytes of heap over `soft` at a `queue_depth` of 128
 /// (`docs/decisions/038-unconnected-queues.md`).

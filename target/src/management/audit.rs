@@ -1,5 +1,7 @@
 //! Audit log: one line for each call that may change something.
 
+use std::borrow::Cow;
+
 use rdma::LocalPeer;
 use serde_json::{Value, json};
 
@@ -58,13 +60,30 @@ fn outcome(result: &Result<Value, RpcError>) -> String {
     }
 }
 
-/// Returns the text, or its beginning with the number of bytes that are left out.
+/// Returns the text without secrets, or its beginning with the number of bytes that are left out.
 fn cut(text: &str) -> String {
+    let text = &*without_secrets(text);
     if text.len() <= MAX_TEXT_BYTES {
         return text.to_owned();
     }
     let kept = text.floor_char_boundary(MAX_TEXT_BYTES);
     format!("{}... ({} bytes more)", &text[..kept], text.len() - kept)
+}
+
+/// Replaces secrets that a client has given by mistake instead of the name of a key.
+fn without_secrets(text: &str) -> Cow<'_, str> {
+    const PREFIX: &str = "DHHC-1:";
+    if !text.contains(PREFIX) {
+        return text.into();
+    }
+    let mut parts = text.split(PREFIX);
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let is_of_secret = |c: char| c.is_ascii_alphanumeric() || "+/=:".contains(c);
+        kept.push_str("[a secret]");
+        kept.push_str(part.trim_start_matches(is_of_secret));
+    }
+    kept.into()
 }
 
 #[cfg(test)]
@@ -95,6 +114,7 @@ mod tests {
                 "framework_get_reactors",
                 "framework_get_subsystems",
                 "framework_wait_init",
+                "keyring_get_keys",
                 "log_get_flags",
                 "log_get_level",
                 "log_get_print_level",
@@ -113,6 +133,13 @@ mod tests {
         assert_eq!(AuditedCall::of("feedrail_reload_config", &reload(true)), None);
         assert!(AuditedCall::of("feedrail_reload_config", &reload(false)).is_some());
         assert_eq!(AuditedCall::of("sock_set_default_impl", &Params::new()), None);
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        let given = params(json!({ "dhchap_key": "DHHC-1:01:c2VjcmV0+/8=:", "host": "h" }));
+        let call = AuditedCall::of("m", &given).expect("it may change something");
+        assert_eq!(call.params, r#"{"dhchap_key":"[a secret]","host":"h"}"#);
     }
 
     #[test]

@@ -9,11 +9,13 @@ use uuid::Uuid;
 
 use super::ana::state_name;
 use super::bdev::{BdevKind, Bdevs};
+use super::keyring::{describe_keys, negotiable_call};
 use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::values::derived_nguid;
 use crate::config::{DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec};
 use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
+use crate::inventory::host_keys::{Authentication, HostKeyring};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
@@ -22,7 +24,8 @@ use crate::inventory::subsystem::Subsystem;
 pub(super) fn parts() -> Value {
     json!([
         { "subsystem": "bdev", "depends_on": [] },
-        { "subsystem": "nvmf", "depends_on": ["bdev"] },
+        { "subsystem": "keyring", "depends_on": [] },
+        { "subsystem": "nvmf", "depends_on": ["bdev", "keyring"] },
     ])
 }
 
@@ -87,10 +90,11 @@ pub(super) fn nvmf_calls(inventory: &Inventory) -> Vec<Value> {
         }
         json!({ "method": "nvmf_discovery_add_referral", "params": params })
     };
+    let negotiable = negotiable_call(&inventory.negotiable());
     let referrals = inventory.referrals().list().into_iter().map(referral);
     let subsystems = inventory.subsystems();
     let subsystems = subsystems.iter().flat_map(|subsystem| subsystem_calls(inventory, subsystem));
-    referrals.chain(subsystems).collect()
+    negotiable.into_iter().chain(referrals).chain(subsystems).collect()
 }
 
 fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Value> {
@@ -110,7 +114,10 @@ fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Val
         calls[0]["params"]["deallocate"] = false.into();
     }
     calls.extend(hosts.listed.iter().map(|host| {
-        let params = json!({ "nqn": nqn, "host": host.as_str() });
+        let mut params = json!({ "nqn": nqn, "host": host.as_str() });
+        if let Some(credentials) = hosts.keyring.get(host) {
+            describe_keys(credentials, &mut params);
+        }
         json!({ "method": "nvmf_subsystem_add_host", "params": params })
     }));
     for namespace in subsystem.namespaces().iter() {
@@ -170,6 +177,13 @@ pub(super) fn losses(inventory: &Inventory) -> Vec<String> {
     let mut losses = Vec::new();
     for subsystem in inventory.subsystems() {
         let nqn = subsystem.nqn;
+        let HostKeyring { authentication, .. } = subsystem.hosts().keyring;
+        if authentication != Authentication::Offered {
+            losses.push(format!(
+                "authentication = \"{}\" of {nqn} is not saved: hosts with a key authenticate",
+                authentication.word()
+            ));
+        }
         if subsystem.identity.has_dataset() {
             losses.push(format!("dataset_id of {nqn} is not saved, only the UUIDs that follow"));
         }

@@ -1,8 +1,10 @@
 //! `feedrail_get_config_toml`: the configuration file of a target, updated to the present exports.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 
+use feedrail_auth::{DhGroup, HostEntry};
 use nvme_proto::Nqn;
 use nvme_proto::log::AnaState;
 use serde_json::{Value, json};
@@ -17,6 +19,7 @@ use crate::config::{
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::ana::AnaGroupId;
+use crate::inventory::host_keys::{Authentication, NegotiableByDefault};
 use crate::inventory::listed::ListedNamespaces;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
@@ -55,6 +58,10 @@ impl TomlWriter<'_> {
         self.subsystems(subsystems)?;
         if subsystems.is_empty() {
             document.remove("subsystem");
+        }
+        if *self.inventory.negotiable() != NegotiableByDefault::default() {
+            let lost = "hashes and groups of nvmf_set_config are not saved: entries of hosts have their own";
+            self.warnings.push(lost.to_owned());
         }
         if !self.inventory.referrals().list().is_empty() {
             self.warnings.push("referrals are not saved: a configuration has none".to_owned());
@@ -148,9 +155,12 @@ impl TomlWriter<'_> {
                 "{key} of {nqn} has the value of the file, not that of the running target"
             ));
         }
-        if !subsystem.hosts().changes_to(&AllowedHosts::from(&config.hosts)).is_empty() {
-            table.remove("allow_any_host");
-            table.remove("allowed_hosts");
+        // Key files that cannot be read now are written as they are known.
+        let of_file = AllowedHosts::of(config).ok();
+        if of_file.is_none_or(|of_file| !subsystem.hosts().changes_to(&of_file).is_empty()) {
+            for key in ["allow_any_host", "allowed_hosts", "authentication", "host"] {
+                table.remove(key);
+            }
             self.hosts(table, subsystem);
         }
         self.last_nsid(subsystem);
@@ -174,9 +184,20 @@ impl TomlWriter<'_> {
     }
 
     fn hosts(&mut self, table: &mut Table, subsystem: &Subsystem) {
-        let AllowedHosts { any, listed } = subsystem.hosts();
+        let AllowedHosts { any, mut listed, keyring } = subsystem.hosts();
+        listed.retain(|host| keyring.get(host).is_none());
+        let entries: Vec<_> = keyring.hosts().map(|(_, one)| one.entry.clone()).collect();
+        if keyring.authentication != Authentication::of_entries(&entries) {
+            table.insert("authentication", value(keyring.authentication.word()));
+        }
+        if !entries.is_empty() {
+            let hosts: ArrayOfTables = entries.iter().map(new_host).collect();
+            table.insert("host", Item::ArrayOfTables(hosts));
+        }
         if !any {
-            table.insert("allowed_hosts", value(texts(listed.iter().map(Nqn::as_str))));
+            if entries.is_empty() || !listed.is_empty() {
+                table.insert("allowed_hosts", value(texts(listed.iter().map(Nqn::as_str))));
+            }
             return;
         }
         table.insert("allow_any_host", value(true));
@@ -255,6 +276,25 @@ fn tables(item: &mut Item, count: usize) -> Result<&mut ArrayOfTables, RpcError>
 
 fn texts<'a>(list: impl Iterator<Item = &'a str>) -> Array {
     list.collect()
+}
+
+fn new_host(entry: &HostEntry) -> Table {
+    let HostEntry { nqn, dhchap_key, dhchap_ctrl_key, hashes, groups } = entry;
+    let path = |path: &Path| value(path.display().to_string());
+    let mut table = Table::new();
+    table.insert("nqn", value(nqn.to_string()));
+    table.insert("dhchap_key", path(dhchap_key));
+    if let Some(key) = dhchap_ctrl_key {
+        table.insert("dhchap_ctrl_key", path(key));
+    }
+    if !hashes.is_empty() {
+        table.insert("hashes", value(texts(hashes.iter().map(|hash| hash.name()))));
+    }
+    if !groups.is_empty() {
+        let names = groups.iter().map(|group| DhGroup::name_of(*group));
+        table.insert("groups", value(texts(names)));
+    }
+    table
 }
 
 fn new_subsystem(subsystem: &Subsystem) -> Table {

@@ -39,7 +39,7 @@ struct Loadable {
     undo: Option<Undo>,
 }
 
-const LOADABLE: [Loadable; 14] = [
+const LOADABLE: [Loadable; 16] = [
     Loadable {
         method: "bdev_aio_create",
         names: &["/name"],
@@ -64,6 +64,16 @@ const LOADABLE: [Loadable; 14] = [
         method: PROTECT,
         names: &["/nqn", "/nsid"],
         undo: Some(|params, _| (PROTECT, with(params, "protected", false.into()))),
+    },
+    Loadable {
+        method: "keyring_file_add_key",
+        names: &["/name"],
+        undo: Some(|params, _| ("keyring_file_remove_key", only(params, &["name"]))),
+    },
+    Loadable {
+        method: "nvmf_set_config",
+        names: &[],
+        undo: Some(|_, _| ("nvmf_set_config", Params::new())),
     },
     Loadable {
         method: "nvmf_create_subsystem",
@@ -326,8 +336,8 @@ mod tests {
             let call = |name: &&str| GivenCall { method: (*name).to_owned(), params: None };
             sort(names.iter().map(call).collect())
         };
-        let (calls, skipped) = given(&["nvmf_set_config", "bdev_null_create"]).expect("known");
-        assert_eq!((calls.len(), skipped), (1, vec!["nvmf_set_config".to_owned()]));
+        let (calls, skipped) = given(&["nvmf_set_crdt", "bdev_null_create"]).expect("known");
+        assert_eq!((calls.len(), skipped), (1, vec!["nvmf_set_crdt".to_owned()]));
         for name in ["bdev_nvme_attach_controller", "framework_get_config", ""] {
             let error = given(&["bdev_null_create", name]).err().expect("refused");
             assert!(error.message.starts_with(&format!("{name}: ")), "{error:?}");

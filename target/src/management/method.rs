@@ -13,6 +13,7 @@ use super::ana::{self, AnaParams, describe_states};
 use super::bdev::{BdevKind, Bdevs, bdev_name};
 use super::config;
 use super::config_toml::describe_toml;
+use super::keyring::{Keyring, describe_keys, keyring_calls};
 use super::load;
 use super::method_params::{
     AddParams, AnyHostParams, BdevName, DrainParams, HostParams, MethodFilter, NamespaceHostParams,
@@ -56,6 +57,7 @@ pub(super) struct Methods {
     listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
+    keyring: Mutex<Keyring>,
     /// Clock for the field `ticks` of `bdev_get_iostat`, in nanoseconds.
     pub(super) clock: Clock,
 }
@@ -66,7 +68,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 59] = [
+const METHODS: [(&str, Method); 65] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -86,6 +88,7 @@ const METHODS: [(&str, Method); 59] = [
     ("feedrail_get_metrics_address", Methods::get_metrics_address),
     ("feedrail_load_config", Methods::load_config),
     ("feedrail_protect_ns", Methods::protect_namespace),
+    ("feedrail_reauthenticate", Methods::reauthenticate),
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_rename_ns", Methods::rename_namespace),
     ("feedrail_resize_ns", Methods::resize_namespace),
@@ -94,6 +97,9 @@ const METHODS: [(&str, Method); 59] = [
     ("framework_get_reactors", |_, params| spdk_framework::reactors(params)),
     ("framework_get_subsystems", |_, params| get_parts(params)),
     ("framework_wait_init", |_, params| spdk_framework::wait_init(params)),
+    ("keyring_file_add_key", Methods::add_key),
+    ("keyring_file_remove_key", Methods::remove_key),
+    ("keyring_get_keys", Methods::get_keys),
     ("log_clear_flag", |_, params| spdk_framework::set_log_flag(params, false)),
     ("log_get_flags", |_, params| spdk_framework::log_flags(params)),
     ("log_get_level", |_, params| spdk_framework::log_level(params)),
@@ -112,8 +118,9 @@ const METHODS: [(&str, Method); 59] = [
     ("nvmf_get_transports", Methods::get_transports),
     ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
     ("nvmf_ns_remove_host", |of, params| of.change_visibility(params, VisibilityChange::Hide)),
+    ("nvmf_set_config", Methods::set_config),
     ("nvmf_set_max_subsystems", |_, params| spdk_framework::set_max_subsystems(params)),
-    ("nvmf_subsystem_add_host", |of, params| of.change_host(params, HostsChange::Add)),
+    ("nvmf_subsystem_add_host", Methods::add_host),
     ("nvmf_subsystem_add_listener", Methods::add_listener),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
     ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
@@ -121,9 +128,10 @@ const METHODS: [(&str, Method); 59] = [
     ("nvmf_subsystem_get_listeners", Methods::get_listeners),
     ("nvmf_subsystem_get_qpairs", Methods::get_queues),
     ("nvmf_subsystem_listener_set_ana_state", Methods::set_ana_state),
-    ("nvmf_subsystem_remove_host", |of, params| of.change_host(params, HostsChange::Remove)),
+    ("nvmf_subsystem_remove_host", Methods::remove_host),
     ("nvmf_subsystem_remove_listener", Methods::remove_listener),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
+    ("nvmf_subsystem_set_keys", Methods::set_keys),
     ("rpc_get_methods", |_, params| get_methods(params)),
     ("spdk_get_version", |_, params| spdk_framework::version(params)),
 ];
@@ -131,7 +139,14 @@ const METHODS: [(&str, Method); 59] = [
 impl Methods {
     pub(super) fn new(listeners: Arc<Listeners>, reloader: Option<Arc<Reloader>>) -> Self {
         let associations = Arc::clone(listeners.associations());
-        Self { associations, listeners, reloader, bdevs: Mutex::default(), clock: Clock::new() }
+        Self {
+            associations,
+            listeners,
+            reloader,
+            bdevs: Mutex::default(),
+            keyring: Mutex::default(),
+            clock: Clock::new(),
+        }
     }
 
     /// Checks whether the file at a path may be exported.
@@ -205,8 +220,14 @@ impl Methods {
         let inventory = self.associations.inventory();
         let ports = ports_of(inventory, subsystem);
         let addresses = ports.iter().map(|port| describe_address(port));
-        let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
-        let AllowedHosts { any, listed } = subsystem.hosts();
+        let AllowedHosts { any, listed, keyring } = subsystem.hosts();
+        let host = |nqn: &Nqn| {
+            let mut host = json!({ "nqn": nqn.as_str() });
+            if let Some(credentials) = keyring.get(nqn) {
+                describe_keys(credentials, &mut host);
+            }
+            host
+        };
         let limits = inventory.limits();
         json!({
             "nqn": subsystem.nqn.as_str(),
@@ -214,6 +235,7 @@ impl Methods {
             "listen_addresses": addresses.collect::<Value>(),
             "listeners": ports.iter().map(|port| json!(port.status())).collect::<Value>(),
             "allow_any_host": any,
+            "authentication": keyring.authentication.word(),
             "hosts": listed.iter().map(host).collect::<Value>(),
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
@@ -232,8 +254,11 @@ impl Methods {
         let inventory = self.associations.inventory();
         match name.as_str() {
             "bdev" => Ok(config::bdev_calls(&self.bdevs(), inventory).into()),
+            "keyring" => Ok(keyring_calls(&self.keyring(), inventory).into()),
             "nvmf" => Ok(config::nvmf_calls(inventory).into()),
-            _ => Err(RpcError::invalid_params(format_args!("name: {name} is not bdev or nvmf"))),
+            _ => Err(RpcError::invalid_params(format_args!(
+                "name: {name} is not bdev, keyring or nvmf"
+            ))),
         }
     }
 
@@ -246,6 +271,7 @@ impl Methods {
     fn load_config(&self, params: Params) -> Result<Value, RpcError> {
         let inventory = self.associations.inventory();
         let mut exported = config::bdev_calls(&self.bdevs(), inventory);
+        exported.extend(keyring_calls(&self.keyring(), inventory));
         exported.extend(config::nvmf_calls(inventory));
         load::load(params, exported, &|method, params| self.call(method, params))
     }
@@ -374,13 +400,9 @@ impl Methods {
         self.associations.end_ana_transitions();
     }
 
-    fn change_host(
-        &self,
-        params: Params,
-        change: fn(Nqn) -> HostsChange,
-    ) -> Result<Value, RpcError> {
+    fn remove_host(&self, params: Params) -> Result<Value, RpcError> {
         let HostParams { nqn, host } = read(params)?;
-        let (change, nqn) = (change(parse_host(&host)?), parse_nqn(&nqn)?);
+        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::Remove(parse_host(&host)?));
         self.edit(|edit| edit.change_hosts(&nqn, change))?;
         Ok(true.into())
     }
@@ -526,12 +548,16 @@ impl Methods {
         })
     }
 
+    pub(super) fn keyring(&self) -> MutexGuard<'_, Keyring> {
+        self.keyring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(super) fn bdevs(&self) -> MutexGuard<'_, Bdevs> {
         self.bdevs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
+pub(super) fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 

@@ -12,6 +12,7 @@ mod config;
 mod config_toml;
 mod frame;
 mod iostat;
+mod keyring;
 mod load;
 mod method;
 mod method_params;

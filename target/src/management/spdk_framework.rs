@@ -25,7 +25,7 @@ const LOG_FLAGS: [&str; 4] = ["feedrail_target", "nvme_proto", "rdma", "roce_pro
 
 /// Methods in SPDK's saved configurations that concern parts which this target does not have. They
 /// succeed without effect.
-const WITHOUT_EFFECT: [&str; 19] = [
+const WITHOUT_EFFECT: [&str; 18] = [
     "accel_assign_opc",
     "accel_set_driver",
     "accel_set_options",
@@ -41,7 +41,6 @@ const WITHOUT_EFFECT: [&str; 19] = [
     "iobuf_set_options",
     "iscsi_set_options",
     "keyring_linux_set_options",
-    "nvmf_set_config",
     "nvmf_set_crdt",
     "sock_impl_set_options",
     "sock_set_default_impl",

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use feedrail_auth::{Authenticated, DhGroup};
 use nvme_proto::Qid;
 use serde_json::{Value, json};
 
 use super::subsystem::describe_address;
-use crate::controller::Controller;
+use crate::controller::{Controller, QueueAuthState};
 use crate::metrics::io_counters::IoStats;
 
 /// Describes I/O counters in SPDK's fields, with one poll group per core. Connections are counted
@@ -38,13 +39,28 @@ fn completed(stats: &IoStats) -> u64 {
 pub(super) fn describe_queues(controller: &Controller) -> Vec<Value> {
     let address = describe_address(&controller.port);
     let describe = |qid: Qid| {
-        json!({
+        let mut described = json!({
             "cntlid": controller.cntlid.0,
             "qid": qid.0,
             "hostnqn": controller.host.nqn.to_string(),
             "peer": controller.peer.ip().to_string(),
             "listen_address": address,
-        })
+        });
+        if let Some(state) = controller.auth_state(qid) {
+            described["auth"] = describe_auth(state);
+        }
+        described
     };
     controller.qids().into_iter().map(describe).collect()
+}
+
+/// Describes the authentication of a queue in SPDK's fields.
+fn describe_auth(state: QueueAuthState) -> Value {
+    match state {
+        QueueAuthState::Negotiating => json!({ "state": "negotiate" }),
+        QueueAuthState::Failed => json!({ "state": "error" }),
+        QueueAuthState::Completed(Authenticated { hash, group, .. }) => json!({
+            "state": "completed", "digest": hash.name(), "dhgroup": DhGroup::name_of(group),
+        }),
+    }
 }

@@ -1,6 +1,7 @@
 //! Counters of the target: I/O by subsystem and namespace, errors of hosts, and the metrics page
 //! that shows them.
 
+pub(crate) mod authentications;
 pub(crate) mod error_counts;
 pub(crate) mod exposition;
 pub(crate) mod io_counters;

@@ -6,6 +6,7 @@
 
 use rdma::{CounterInfo, CounterSet};
 
+use super::authentications::AuthCount;
 use super::exposition::{Exposition, Label, MetricKind, MetricsFormat};
 use super::io_counters::{IoStats, SubsystemIoStats};
 use super::latency::LatencyStats;
@@ -33,6 +34,7 @@ pub(crate) struct TargetSnapshot {
     /// Durations of the turns of each core's loop that did work.
     pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
+    pub(crate) authentications: Vec<AuthCount>,
 }
 
 pub(crate) struct SubsystemSnapshot {
@@ -79,6 +81,7 @@ impl TargetSnapshot {
         }
         let mut exposition = namespaces.exposition;
         of_peers(&mut exposition, &self.stats);
+        of_authentications(&mut exposition, &self.authentications);
         exposition.end()
     }
 }
@@ -331,6 +334,16 @@ fn of_peers(exposition: &mut Exposition, stats: &Stats) {
     }
 }
 
+fn of_authentications(exposition: &mut Exposition, counts: &[AuthCount]) {
+    let name = "feedrail_authentications";
+    let help = "Authentications that ended, by host and result; hosts without a key are together.";
+    let samples = exposition.family(MetricKind::Counter, name, help);
+    for AuthCount { nqn, host, result, count } in counts {
+        let labels = [("nqn", nqn.as_str()), ("host", host.as_str()), ("result", *result)];
+        exposition.sample(&samples, &labels, count);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -372,6 +385,12 @@ mod tests {
                 commands,
                 ..SubsystemIoStats::default()
             }))],
+            authentications: vec![AuthCount {
+                nqn: NQN.into(),
+                host: "other".into(),
+                result: "failed",
+                count: 2,
+            }],
         }
     }
 

@@ -93,8 +93,10 @@ fn replay(queue: &mut Queue, exchange: &Exchange, data: &[u8]) -> Option<(Cqe, V
             match command.work {
                 CommandWork::Control(work) => match queue.execute(Time::ZERO, cid, work, &mut data)
                 {
-                    Execution::Complete(outcome) | Execution::Disconnect(outcome) => outcome,
-                    Execution::Parked => return None,
+                    Execution::Complete(outcome)
+                    | Execution::CompleteAndClose(outcome)
+                    | Execution::Disconnect(outcome) => outcome,
+                    Execution::Parked | Execution::Postponed => return None,
                 },
                 CommandWork::Io(work) => {
                     if work.kind == IoKind::Deallocate {

@@ -2,5 +2,6 @@
 
 mod daemon;
 mod kernel_session;
+mod key_files;
 mod serving;
 mod threads;

@@ -126,12 +126,25 @@ impl HostileHost {
         let response = self.nvme_connect(to, admin, 0, Cntlid::DYNAMIC, 32);
         assert!(response.status().is_success(), "{response:?}");
         let cntlid = Cntlid(response.dw0.get() as u16);
+        self.enable(admin);
+        let io = self.add_queue(to, cntlid, 1, entries, usize::MAX);
+        Association { admin, io, cntlid }
+    }
+
+    /// Enables the controller.
+    ///
+    /// # Panics
+    /// If the target does not want that.
+    pub fn enable(&mut self, admin: QueueKey) {
         let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
         let value = cc.into_bits().into();
         let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
         assert_eq!(self.status(admin, &set.to_sqe(), &[]), Some(Status::SUCCESS));
-        let io = self.add_queue(to, cntlid, 1, entries, usize::MAX);
-        Association { admin, io, cntlid }
+    }
+
+    /// Name with which it connects.
+    pub fn nqn(&self) -> HostNqn {
+        HostNqn::from_host_id(self.id)
     }
 
     /// One more I/O queue, with room for `room` responses after that to Connect.

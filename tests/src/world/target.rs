@@ -10,8 +10,8 @@ use feedrail_target::Config;
 use feedrail_target::backend::Backend;
 use feedrail_target::config::Limits;
 use feedrail_target::config::{
-    Cores, HostPolicy, MetricsDetail, NamespaceConfig, Origin, PortConfig, ProviderChoice,
-    SubsystemConfig,
+    Authentication, Cores, Discovery, HostPolicy, MetricsDetail, NamespaceConfig, Origin,
+    PortConfig, ProviderChoice, SubsystemConfig,
 };
 use feedrail_target::config::{Machine, SubsystemIdentity};
 use feedrail_target::stepped::Assembly;
@@ -320,6 +320,8 @@ impl TargetNode {
             serial: AsciiField::new("SIM").expect("ASCII"),
             model: AsciiField::new("Simulated").expect("ASCII"),
             hosts: HostPolicy::Any,
+            authentication: Authentication::default(),
+            host_entries: Vec::new(),
             deallocate: true,
             identity: SubsystemIdentity::new(&machine, self.nqn, None),
             namespaces: namespaces.map(|(disk, nsid)| disk.namespace(&self.nqn, nsid)).collect(),
@@ -339,6 +341,7 @@ impl TargetNode {
             confinement: None,
             metrics_detail: MetricsDetail::default(),
             state_dir: PathBuf::new(),
+            discovery: Discovery::open(),
             discovery_nqn: Nqn::DISCOVERY,
             machine,
             limits: self.options.limits.clone(),

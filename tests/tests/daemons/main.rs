@@ -1,5 +1,6 @@
 //! Daemons in processes of their own, with hosts in this process or in others.
 
+mod authentication;
 mod auto_provider;
 mod cache;
 mod changes;

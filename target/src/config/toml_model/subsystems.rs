@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use feedrail_auth::HostEntry;
 use nvme_proto::{Nqn, Nsid};
 use serde::Deserialize;
 use toml::Spanned;
@@ -18,9 +19,9 @@ use crate::config::values::{
     ConfiguredNsid, FaultDelayMicros, FaultInterval, Nguid, PrintableText,
 };
 use crate::config::{
-    AnaGroupId, BlockShift, ConfigError, ContentId, Description, DirectIo, DirectoryConfig,
-    DiskFaults, Eui64, HostPolicy, Medium, NamespaceConfig, NamespaceName, NamespaceSettings,
-    NamespaceSpec, SubsystemConfig, SubsystemSpec,
+    AnaGroupId, Authentication, BlockShift, ConfigError, ContentId, Description, DirectIo,
+    DirectoryConfig, DiskFaults, Eui64, HostPolicy, Medium, NamespaceConfig, NamespaceName,
+    NamespaceSettings, NamespaceSpec, SubsystemConfig, SubsystemSpec,
 };
 use crate::derived_ids::SubsystemIdentity;
 use crate::limits::{MAX_ALLOWED_HOSTS, NSID_LAST};
@@ -34,6 +35,9 @@ pub(super) struct SubsystemTable {
     #[serde(default)]
     allow_any_host: bool,
     allowed_hosts: Option<Vec<Spanned<String>>>,
+    authentication: Option<Authentication>,
+    #[serde(default)]
+    host: Vec<Spanned<HostEntry>>,
     deallocate: Option<bool>,
     dataset_id: Option<Uuid>,
     #[serde(default)]
@@ -161,16 +165,21 @@ impl Reader<'_> {
                            management = \"PATH\" to add namespaces at run time";
             return Err(self.document.error(at, message));
         }
+        let host_entries = self.host_entries(table.host);
+        let listed = table.allowed_hosts.as_deref();
+        let authentication = self.authentication(table.authentication, listed, &host_entries)?;
         let spec = SubsystemSpec {
             nqn,
             serial: table.serial,
             model: table.model,
-            hosts: self.hosts(at, table.allow_any_host, table.allowed_hosts)?,
+            hosts: self.hosts(at, table.allow_any_host, listed, &host_entries)?,
             deallocate: table.deallocate.unwrap_or(true),
             dataset_id: table.dataset_id,
         };
         let subsystem = spec.resolve(&self.machine, self.document.origin(at));
         Ok(SubsystemConfig {
+            authentication,
+            host_entries,
             namespaces: self.namespaces(table.namespace, &subsystem.identity, identifiers)?,
             directories: self.directories(table.directory),
             ..subsystem
@@ -204,7 +213,8 @@ impl Reader<'_> {
         &self,
         at: usize,
         any: bool,
-        listed: Option<Vec<Spanned<String>>>,
+        listed: Option<&[Spanned<String>]>,
+        entries: &[HostEntry],
     ) -> Result<HostPolicy, ConfigError> {
         match (any, listed) {
             (true, None) => Ok(HostPolicy::Any),
@@ -216,10 +226,46 @@ impl Reader<'_> {
                 let message = "has both allow_any_host and allowed_hosts; keep one";
                 Err(self.document.error(at, message))
             }
+            (false, None) if !entries.is_empty() => Ok(HostPolicy::Listed(Vec::new())),
             (false, None) => {
-                let message = "allows no host to connect; add allowed_hosts = [\"nqn....\"] \
-                               or allow_any_host = true";
+                let message = "allows no host to connect; add allowed_hosts = [\"nqn....\"], \
+                               [[subsystem.host]] or allow_any_host = true";
                 Err(self.document.error(at, message))
+            }
+        }
+    }
+
+    /// Takes the entries of hosts with keys, whose paths start at the folder of the file.
+    pub(super) fn host_entries(&self, tables: Vec<Spanned<HostEntry>>) -> Vec<HostEntry> {
+        let resolve = |table: Spanned<HostEntry>| {
+            let entry = table.into_inner();
+            HostEntry {
+                dhchap_key: self.document.resolve(&entry.dhchap_key),
+                dhchap_ctrl_key: entry.dhchap_ctrl_key.map(|path| self.document.resolve(&path)),
+                ..entry
+            }
+        };
+        tables.into_iter().map(resolve).collect()
+    }
+
+    /// Decides which hosts have to authenticate: all, if one has a key and nothing else is said.
+    fn authentication(
+        &self,
+        said: Option<Authentication>,
+        listed: Option<&[Spanned<String>]>,
+        entries: &[HostEntry],
+    ) -> Result<Authentication, ConfigError> {
+        let authentication = said.unwrap_or_else(|| Authentication::of_entries(entries));
+        let keyless = |host: &&Spanned<String>| {
+            !entries.iter().any(|entry| entry.nqn.0.as_str() == host.get_ref())
+        };
+        let keyless = listed.into_iter().flatten().find(keyless);
+        match keyless.filter(|_| authentication == Authentication::Required) {
+            None => Ok(authentication),
+            Some(host) => {
+                let message = "this host has to authenticate, but has no key: add [[subsystem.host]] with its nqn and \
+                               dhchap_key, or authentication = \"offered\" to let it in by its name";
+                Err(self.document.error(host.span().start, message))
             }
         }
     }

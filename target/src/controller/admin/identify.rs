@@ -114,7 +114,7 @@ fn namespaces_above(
 fn controller(controller: &Controller, data: &mut [u8]) {
     match &controller.kind {
         ControllerKind::Nvm(subsystem) => put(data, &nvm_controller(controller, subsystem)),
-        ControllerKind::Discovery => put(data, &discovery_controller(controller)),
+        ControllerKind::Discovery(_) => put(data, &discovery_controller(controller)),
     }
 }
 

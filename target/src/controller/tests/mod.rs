@@ -116,8 +116,10 @@ impl Line {
                 let length = command.transfer.map_or(0, |transfer| transfer.length_bytes as usize);
                 let CommandWork::Control(work) = command.work else { panic!("a control command") };
                 match self.queue.execute(self.now, cid, work, &mut data[..length]) {
-                    Execution::Complete(outcome) | Execution::Disconnect(outcome) => outcome,
-                    Execution::Parked => return None,
+                    Execution::Complete(outcome)
+                    | Execution::CompleteAndClose(outcome)
+                    | Execution::Disconnect(outcome) => outcome,
+                    Execution::Parked | Execution::Postponed => return None,
                 }
             }
         };

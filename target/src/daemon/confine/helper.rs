@@ -112,13 +112,13 @@ impl Helper {
         }
         let is_config =
             |source: &ConfigSource| source.path.canonicalize().is_ok_and(|of| of == real);
-        if self.roots.check(real).is_ok() || self.source.as_ref().is_some_and(is_config) {
+        if self.roots.check_opened(real).is_ok() || self.source.as_ref().is_some_and(is_config) {
             return Ok(());
         }
         if let Some(config) = self.source.as_ref().and_then(|source| (source.read)().ok()) {
             self.roots.rename(&config);
         }
-        self.roots.check(real).map_err(|error| Refusal::Path(error.to_string()))
+        self.roots.check_opened(real).map_err(|error| Refusal::Path(error.to_string()))
     }
 }
 

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::{Edit, StepKind};
-use crate::config::{Config, SubsystemConfig};
+use crate::config::{Config, Discovery, SubsystemConfig};
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::error::{ExportError, ReloadError};
+use crate::inventory::host_keys::HostKeyring;
 use crate::inventory::listed::ListedNamespaces;
 use crate::inventory::port::Port;
 use crate::inventory::subsystem::Subsystem;
@@ -44,6 +45,11 @@ impl Edit<'_> {
         new_ports: &[Arc<Port>],
         refuse: Refuse<'_>,
     ) -> Result<(), ExportError> {
+        let Discovery { authentication, host_entries, origin } = &config.discovery;
+        match HostKeyring::read(*authentication, host_entries, origin) {
+            Ok(keyring) => self.discovery_keyring = Some(keyring),
+            Err(error) => refuse(error)?,
+        }
         let known = self.inventory.ports();
         let is_new = |port: &&Arc<Port>| !known.iter().any(|other| Arc::ptr_eq(other, port));
         let mut ports = Vec::new();
@@ -55,7 +61,14 @@ impl Edit<'_> {
         gone.iter().for_each(|subsystem| self.remove(subsystem));
         let mut in_order = Vec::with_capacity(config.subsystems.len());
         for of_file in &config.subsystems {
-            let subsystem = self.take_subsystem(of_file);
+            let hosts = match AllowedHosts::of(of_file) {
+                Ok(hosts) => hosts,
+                Err(error) => {
+                    refuse(error)?;
+                    AllowedHosts::from(&of_file.hosts)
+                }
+            };
+            let subsystem = self.take_subsystem(of_file, hosts);
             for (port, of_file) in &ports {
                 // A port that the configuration lacks serves no subsystem.
                 let wanted = of_file.is_some_and(|of_file| of_file.serves(&subsystem.nqn));
@@ -75,10 +88,11 @@ impl Edit<'_> {
     }
 
     /// Creates a subsystem, or changes the hosts of the existing one.
-    fn take_subsystem(&mut self, of_file: &SubsystemConfig) -> Arc<Subsystem> {
+    fn take_subsystem(&mut self, of_file: &SubsystemConfig, hosts: AllowedHosts) -> Arc<Subsystem> {
         let known = self.subsystems.iter().find(|known| known.nqn == of_file.nqn).cloned();
-        let Some(subsystem) = known else { return self.create_subsystem(of_file, NSID_LAST) };
-        let hosts = AllowedHosts::from(&of_file.hosts);
+        let Some(subsystem) = known else {
+            return self.create_subsystem(of_file, hosts, NSID_LAST);
+        };
         if hosts != subsystem.hosts() {
             self.step(&subsystem, StepKind::Allow(hosts));
         }

@@ -17,6 +17,7 @@ use crate::backend::OpenedBackend;
 use crate::config::NamespaceConfig;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::error::ChangeError;
+use crate::inventory::host_keys::HostKeyring;
 use crate::inventory::index::SubsystemIndex;
 use crate::inventory::listed::ListedNamespaces;
 use crate::inventory::namespace::{Namespace, Replacement};
@@ -39,6 +40,8 @@ pub(crate) struct Edit<'a> {
     pub(super) removed: Vec<OwnedNamespace>,
     pub(super) altered: Vec<AlteredNamespace>,
     pub(super) wanted: Vec<WantedNamespace>,
+    /// Keys of the discovery service after the edit; `None` if they stay.
+    pub(super) discovery_keyring: Option<HostKeyring>,
     /// Directories that were listed: NSIDs to write to the state folder, and files left out.
     pub(super) listed: Vec<(Arc<Subsystem>, ListedNamespaces)>,
 }
@@ -92,6 +95,7 @@ impl<'a> Edit<'a> {
             removed: Vec::new(),
             altered: Vec::new(),
             wanted: Vec::new(),
+            discovery_keyring: None,
             listed: Vec::new(),
         }
     }

@@ -7,7 +7,7 @@ use nvme_proto::Nqn;
 
 use super::{Edit, StepKind};
 use crate::config::{Origin, SubsystemConfig, SubsystemSpec};
-use crate::inventory::allowed_host::HostsChange;
+use crate::inventory::allowed_host::{AllowedHosts, HostsChange};
 use crate::inventory::error::ChangeError;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{MAX_SUBSYSTEMS, NSID_LAST};
@@ -35,18 +35,21 @@ impl Edit<'_> {
             return Err(ChangeError::TooManySubsystems);
         }
         let origin = Origin(format!("subsystem {nqn}"));
-        self.create_subsystem(&spec.resolve(&self.inventory.machine, origin), nsid_last);
+        let config = spec.resolve(&self.inventory.machine, origin);
+        let hosts = AllowedHosts::from(&config.hosts);
+        self.create_subsystem(&config, hosts, nsid_last);
         Ok(())
     }
 
     pub(super) fn create_subsystem(
         &mut self,
         config: &SubsystemConfig,
+        hosts: AllowedHosts,
         nsid_last: u32,
     ) -> Arc<Subsystem> {
         let (index, inventory) = (self.free_index(), self.inventory);
-        let mut subsystem =
-            Subsystem::new(config, index, inventory.managed, inventory.publication());
+        let publication = inventory.publication();
+        let mut subsystem = Subsystem::new(config, hosts, index, inventory.managed, publication);
         subsystem.nsid_last = nsid_last;
         let subsystem = Arc::new(subsystem);
         self.subsystems.push(Arc::clone(&subsystem));

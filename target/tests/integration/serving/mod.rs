@@ -1,6 +1,7 @@
 //! A target on a simulated network, and hosts that do everything by hand.
 
 mod addresses;
+mod authentication;
 mod commands;
 mod connections;
 mod device_events;

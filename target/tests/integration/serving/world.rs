@@ -218,7 +218,7 @@ impl World {
         on
     }
 
-    fn enable(&mut self, on: On) {
+    pub(crate) fn enable(&mut self, on: On) {
         let value = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4).into_bits().into();
         let set = PropertySet { property: Property::CC, size: PropertySize::FourBytes, value };
         self.ok(on, &set.to_sqe(), &[]);

@@ -5,10 +5,10 @@ use ::rdma::Provider;
 use nvme_proto::Cid;
 
 use super::data::{ArrivedData, LocalData, OutgoingData, ResponseData};
-use super::request::{CompletionPermit, RequestStage};
+use super::request::{CompletionPermit, PostponedCommand, RequestStage};
 use super::{Connection, Ended, Leaving, TurnContext};
 use crate::backend::BackendError;
-use crate::controller::{ControlWork, Execution, FlushJob, JobId};
+use crate::controller::{CloseReason, ControlWork, Execution, FlushJob, JobId};
 use crate::core_context::{CoreContext, OperationOwner};
 use crate::storage::Submitted;
 
@@ -48,6 +48,14 @@ impl<P: Provider> Connection<P> {
                 self.leave(context)?;
             }
             Execution::Parked => self.park(context, permit, work, data),
+            Execution::Postponed => {
+                let request = self.slots.get(permit.slot());
+                request.stage = RequestStage::Postponed(PostponedCommand { permit, work, data });
+            }
+            Execution::CompleteAndClose(outcome) => {
+                self.complete(context, permit, outcome, data.into_response(outcome.status));
+                self.leaving = Leaving::Answered(Ended::Controller(CloseReason::NotAuthenticated));
+            }
         }
         self.note_connected(context)
     }
@@ -64,18 +72,34 @@ impl<P: Provider> Connection<P> {
         self.release(context, data.into_buffer());
     }
 
+    /// Executes a postponed command again.
+    pub(super) fn resume(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        cid: Cid,
+    ) -> Result<(), Ended> {
+        let slot = self.slots.find(cid);
+        let postponed = slot.and_then(|slot| self.slots.get(slot).take_postponed());
+        match postponed {
+            Some(PostponedCommand { permit, work, data }) => {
+                self.control(context, permit, work, data)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Continues a Disconnect: responds when no other command is running, then ends the connection.
     pub(super) fn leave(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         match self.leaving {
             Leaving::Asked { slot, outcome } if self.owes_nothing() => {
-                self.leaving = Leaving::Answered;
+                self.leaving = Leaving::Answered(Ended::OrderlyDisconnect);
                 if let Some(permit) = self.slots.get(slot).take_parked() {
                     self.complete(context, permit, outcome, ResponseData::None(None));
                 }
                 Ok(())
             }
-            Leaving::Answered if self.owes_nothing() => Err(Ended::OrderlyDisconnect),
-            Leaving::No | Leaving::Asked { .. } | Leaving::Answered => Ok(()),
+            Leaving::Answered(ended) if self.owes_nothing() => Err(ended),
+            Leaving::No | Leaving::Asked { .. } | Leaving::Answered(_) => Ok(()),
         }
     }
 

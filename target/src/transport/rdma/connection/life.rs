@@ -146,6 +146,7 @@ impl<P: Provider> Connection<P> {
                         self.complete(context, permit, outcome, ResponseData::None(None));
                     }
                 }
+                QueueEvent::Resume { cid } => self.resume(context, cid)?,
                 QueueEvent::Abort(abort) => self.abort(context, abort),
                 QueueEvent::Quiesce(quiesce) => self.quiesce(&quiesce),
                 QueueEvent::Flush(flush) => self.flush(context, flush),

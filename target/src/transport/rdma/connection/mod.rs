@@ -76,8 +76,8 @@ enum Leaving {
     /// The host sent Disconnect. Its response (`outcome` for the command in `slot`) waits for the
     /// other commands of the queue; no new command is started.
     Asked { slot: SlotId, outcome: CommandOutcome },
-    /// The response was scheduled; the connection ends when it has been sent.
-    Answered,
+    /// The last response was scheduled; the connection ends when it has been sent.
+    Answered(Ended),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

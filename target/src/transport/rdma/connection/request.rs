@@ -5,7 +5,7 @@ use std::mem;
 use ::rdma::Time;
 use nvme_proto::Cid;
 
-use super::data::{HostData, KeyedMemory, ResponseData, StorageStep};
+use super::data::{HostData, KeyedMemory, LocalData, ResponseData, StorageStep};
 use crate::controller::command_trace::{CommandTimes, TracePoint};
 use crate::controller::{
     AbortRequest, CommandHold, CommandOutcome, CommandWork, ControlWork, IoWork,
@@ -68,6 +68,8 @@ pub(crate) enum RequestStage {
     Executing(StorageRun),
     /// The controller completes it later (for example an Asynchronous Event Request).
     Parked { permit: CompletionPermit, work: ControlWork },
+    /// The controller executes it again later, with its data.
+    Postponed(PostponedCommand),
     /// Ended; the response waits for the end of the turn or for room in the send queue.
     AwaitingResponse(DueResponse),
     /// The response is in the send queue; the host may reuse the CID.
@@ -94,6 +96,14 @@ pub(crate) struct StorageRun {
     pub(crate) operation: OperationKey,
     /// Abort request for it that has no response yet.
     pub(crate) abort: Option<AbortRequest>,
+}
+
+/// Command that the controller executes again later.
+#[derive(Debug)]
+pub(crate) struct PostponedCommand {
+    pub(crate) permit: CompletionPermit,
+    pub(crate) work: ControlWork,
+    pub(crate) data: LocalData,
 }
 
 /// Response that is not in the send queue yet.
@@ -152,6 +162,10 @@ impl RequestStage {
             Self::Executing(StorageRun { permit, step, .. }) => {
                 permit.abandon();
                 step.into_buffer()
+            }
+            Self::Postponed(PostponedCommand { permit, data, .. }) => {
+                permit.abandon();
+                data.into_buffer()
             }
             Self::AwaitingResponse(response) => response.data.into_buffer(),
             Self::Responding(response) => response.buffer,
@@ -244,6 +258,14 @@ impl Request {
     pub(crate) fn take_parked(&mut self) -> Option<CompletionPermit> {
         match self.stage.take() {
             RequestStage::Parked { permit, .. } => Some(permit),
+            other => self.keep(other),
+        }
+    }
+
+    /// Takes out the command that the controller executes again.
+    pub(crate) fn take_postponed(&mut self) -> Option<PostponedCommand> {
+        match self.stage.take() {
+            RequestStage::Postponed(postponed) => Some(postponed),
             other => self.keep(other),
         }
     }
@@ -481,7 +503,10 @@ impl Slots {
     /// Whether all requests (slots in use) are kept open by the controller.
     pub(crate) fn are_parked(&self) -> bool {
         let rests = |request: &Request| {
-            matches!(request.stage, RequestStage::Free | RequestStage::Parked { .. })
+            matches!(
+                request.stage,
+                RequestStage::Free | RequestStage::Parked { .. } | RequestStage::Postponed(_)
+            )
         };
         self.requests.iter().all(rests)
     }
