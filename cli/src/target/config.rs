@@ -2,7 +2,9 @@
 //! methods in the format of SPDK's `rpc.py save_config`, as a configuration file, or in the format
 //! of `nvmetcli`.
 
-use std::io::Read as _;
+use std::fs::OpenOptions;
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, ensure};
@@ -10,7 +12,7 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 
-use super::nvmet::{Converted, NvmetConfig};
+use super::nvmet::{Converted, KeyFile, NvmetConfig};
 use super::{RpcClient, SocketArgs, items};
 use crate::options::{Format, Output};
 use crate::output;
@@ -60,6 +62,9 @@ enum SavedFormat {
 pub(super) struct LoadConfig {
     /// File written by save-config or nvmetcli, or - for standard input
     file: PathBuf,
+    /// Folder for the keys of hosts in a file of nvmetcli, which are written to files with mode 0600
+    #[arg(long, value_name = "FOLDER")]
+    keys_dir: Option<PathBuf>,
     #[command(flatten)]
     socket: SocketArgs,
     #[command(flatten)]
@@ -73,7 +78,7 @@ impl SaveConfig {
             SavedFormat::Spdk => output::print(&output::json(&saved_calls(&mut target)?)),
             SavedFormat::Nvmetcli => {
                 let saved = saved_calls(&mut target)?;
-                let Converted { config, warnings } = NvmetConfig::of_calls(calls(&saved));
+                let Converted { config, warnings, .. } = NvmetConfig::of_calls(calls(&saved));
                 warnings.iter().for_each(|warning| warn(warning));
                 output::print(&output::json(&serde_json::to_value(config)?))
             }
@@ -124,8 +129,11 @@ impl LoadConfig {
             false => calls(&saved).cloned().collect(),
             true => {
                 let config = NvmetConfig::deserialize(&saved).with_context(named)?;
-                let Converted { config, warnings } = config.into_calls();
+                let folder = self.keys_dir.as_ref().map(std::path::absolute).transpose()?;
+                let Converted { config, warnings, key_files } =
+                    config.into_calls(folder.as_deref());
                 warnings.iter().for_each(|warning| warn(warning));
+                key_files.iter().try_for_each(write_key)?;
                 config
             }
         };
@@ -147,6 +155,17 @@ impl LoadConfig {
             },
         })
     }
+}
+
+/// Writes a key to a new file that only its owner may read, unless a file has it already.
+fn write_key(KeyFile { path, key }: &KeyFile) -> Result<()> {
+    if std::fs::read_to_string(path).is_ok_and(|text| text.trim() == key) {
+        return Ok(());
+    }
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let written = file.and_then(|mut file| writeln!(file, "{key}"));
+    written.with_context(|| path.display().to_string())
 }
 
 /// Whether a configuration is in the format of nvmetcli, in which subsystems have an `nqn`.

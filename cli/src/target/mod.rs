@@ -161,8 +161,16 @@ struct HostArgs {
 }
 
 /// Allows a host to connect to a subsystem, or attaches a namespace to the host
+///
+/// With --dhchap-key the host has to authenticate (DH-HMAC-CHAP).
 #[derive(Args, Debug)]
 struct AddHost {
+    /// File with the key of the host (made by `feedrail gen-dhchap-key`)
+    #[arg(long, value_name = "FILE", conflicts_with = "nsid")]
+    dhchap_key: Option<PathBuf>,
+    /// File with the key with which the target authenticates if the host asks for that
+    #[arg(long, value_name = "FILE", requires = "dhchap_key")]
+    dhchap_ctrl_key: Option<PathBuf>,
     #[command(flatten)]
     host: HostArgs,
 }
@@ -191,14 +199,36 @@ struct AllowAnyHost {
     socket: SocketArgs,
 }
 
+impl AddHost {
+    fn run(&self) -> Result<()> {
+        let mut keys = Map::new();
+        let files = [("dhchap_key", &self.dhchap_key), ("dhchap_ctrlr_key", &self.dhchap_ctrl_key)];
+        for (param, path) in files {
+            if let Some(path) = path {
+                let path = std::path::absolute(path)?;
+                let path = path.to_str().context("the path of a key file is not UTF-8")?;
+                keys.insert(param.to_owned(), path.into());
+            }
+        }
+        self.host.change("nvmf_subsystem_add_host", "nvmf_ns_add_host", keys)
+    }
+}
+
 impl HostArgs {
-    fn change(&self, of_subsystem: &str, of_namespace: &str) -> Result<()> {
-        let mut params = json!({ "nqn": self.subnqn.as_str(), "host": self.hostnqn.as_str() });
+    fn change(
+        &self,
+        of_subsystem: &str,
+        of_namespace: &str,
+        mut params: Map<String, Value>,
+    ) -> Result<()> {
+        params.insert("nqn".to_owned(), self.subnqn.as_str().into());
+        params.insert("host".to_owned(), self.hostnqn.as_str().into());
         let mut method = of_subsystem;
         if let Some(nsid) = self.nsid {
-            params["nsid"] = nsid.into();
+            params.insert("nsid".to_owned(), nsid.into());
             method = of_namespace;
         }
+        let params = Value::Object(params);
         RpcClient::connect(&self.socket.socket)?.call(method, params).map(drop)
     }
 }
@@ -223,11 +253,9 @@ impl TargetArgs {
             TargetCommand::Resize(resize) => resize.run(),
             TargetCommand::Protect(protect) => protect.run(),
             TargetCommand::Rename(rename) => rename.run(),
-            TargetCommand::AddHost(add) => {
-                add.host.change("nvmf_subsystem_add_host", "nvmf_ns_add_host")
-            }
-            TargetCommand::RemoveHost(remove) => {
-                remove.host.change("nvmf_subsystem_remove_host", "nvmf_ns_remove_host")
+            TargetCommand::AddHost(add) => add.run(),
+            TargetCommand::RemoveHost(RemoveHost { host }) => {
+                host.change("nvmf_subsystem_remove_host", "nvmf_ns_remove_host", Map::new())
             }
             TargetCommand::AllowAnyHost(allow) => allow.run(),
             TargetCommand::AddSubsystem(add) => add.run(),

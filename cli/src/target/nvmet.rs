@@ -1,8 +1,9 @@
 //! Conversion from and to configurations of the Linux kernel target, in the format of `nvmetcli`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::os::unix::fs::FileTypeExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -17,9 +18,12 @@ pub(super) struct NvmetConfig {
     subsystems: Vec<NvmetSubsystem>,
 }
 
-#[derive(Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 struct NvmetHost {
     nqn: String,
+    /// Files `dhchap_*` of the host. nvmetcli does not save them by itself.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    dhchap: Attributes,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -96,17 +100,35 @@ const ZERO_ID: &str = "00000000-0000-0000-0000-000000000000";
 pub(super) struct Converted<T> {
     pub(super) config: T,
     pub(super) warnings: Vec<String>,
+    pub(super) key_files: Vec<KeyFile>,
+}
+
+/// Key of a host, which a file has to contain.
+pub(super) struct KeyFile {
+    pub(super) path: PathBuf,
+    pub(super) key: String,
+}
+
+impl fmt::Debug for KeyFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyFile({})", self.path.display())
+    }
 }
 
 impl NvmetConfig {
-    /// Converts to calls of the target's methods, as `save-config` prints them.
-    pub(super) fn into_calls(self) -> Converted<Vec<Value>> {
+    /// Converts to calls of the target's methods, as `save-config` prints them. The keys of hosts
+    /// are to be written to files in `keys_dir`; without it these hosts are left out.
+    pub(super) fn into_calls(self, keys_dir: Option<&Path>) -> Converted<Vec<Value>> {
         let mut importer = Importer::default();
+        for host in &self.hosts {
+            importer.host(host, keys_dir);
+        }
         for subsystem in &self.subsystems {
             importer.subsystem(subsystem);
         }
         self.ports.iter().for_each(|port| importer.port(port));
-        Converted { config: importer.calls, warnings: importer.warnings }
+        let Importer { calls: config, warnings, key_files, .. } = importer;
+        Converted { config, warnings, key_files }
     }
 
     /// Converts from calls of the target's methods.
@@ -122,11 +144,48 @@ struct Importer {
     calls: Vec<Value>,
     warnings: Vec<String>,
     referrals: BTreeSet<(String, String)>,
+    /// Parameters about keys of hosts that have some; `None` for those that are left out.
+    keys: BTreeMap<String, Option<Attributes>>,
+    key_files: Vec<KeyFile>,
 }
 
 impl Importer {
     fn call(&mut self, method: &str, params: Value) {
         self.calls.push(json!({ "method": method, "params": params }));
+    }
+
+    fn host(&mut self, host: &NvmetHost, keys_dir: Option<&Path>) {
+        let NvmetHost { nqn, dhchap } = host;
+        let Some(key) = text(dhchap, "key") else { return };
+        let Some(folder) = keys_dir else {
+            self.warnings.push(format!(
+                "host {nqn} has a key, and is left out: --keys-dir FOLDER writes its key to a file"
+            ));
+            self.keys.insert(nqn.clone(), None);
+            return;
+        };
+        let mut params = Map::new();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+        let name: String = nqn.chars().map(|c| if is_plain(c) { c } else { '_' }).collect();
+        let keys = [
+            ("dhchap_key", "key", Some(key)),
+            ("dhchap_ctrlr_key", "ctrl.key", text(dhchap, "ctrl_key")),
+        ];
+        for (param, suffix, key) in keys {
+            let Some(key) = key else { continue };
+            let path = folder.join(format!("{name}.{suffix}"));
+            params.insert(param.to_owned(), path.display().to_string().into());
+            self.key_files.push(KeyFile { path, key });
+        }
+        if let Some(hash) = text(dhchap, "hash") {
+            let hash = hash.trim_start_matches("hmac(").trim_end_matches(')');
+            params.insert("dhchap_digests".to_owned(), json!([hash]));
+        }
+        // The null group is what a host of nvmet has that nobody has given another one.
+        if let Some(group) = text(dhchap, "dhgroup").filter(|group| group != "null") {
+            params.insert("dhchap_dhgroups".to_owned(), json!([group]));
+        }
+        self.keys.insert(nqn.clone(), Some(params));
     }
 
     fn subsystem(&mut self, subsystem: &NvmetSubsystem) {
@@ -143,7 +202,15 @@ impl Importer {
         }
         self.call("nvmf_create_subsystem", params);
         for host in &subsystem.allowed_hosts {
-            self.call("nvmf_subsystem_add_host", json!({ "nqn": nqn, "host": host }));
+            let mut params = json!({ "nqn": nqn, "host": host });
+            match self.keys.get(host) {
+                Some(None) => continue,
+                Some(Some(keys)) => {
+                    keys.iter().for_each(|(key, value)| params[key] = value.clone());
+                }
+                None => {}
+            }
+            self.call("nvmf_subsystem_add_host", params);
         }
         for namespace in &subsystem.namespaces {
             self.namespace(nqn, namespace);
@@ -316,6 +383,13 @@ impl Exporter {
                     nqn: text("nqn"),
                 });
             }
+            "nvmf_subsystem_add_host" if params["dhchap_key"].is_string() => {
+                self.warnings.push(format!(
+                    "host {} of {} is left out, since nvmet would let it in by its name: add it, and write its \
+                     key to /sys/kernel/config/nvmet/hosts/{0}/dhchap_key",
+                    text("host"), text("nqn")
+                ));
+            }
             "nvmf_subsystem_add_host" => {
                 if let Some(subsystem) = self.subsystem(&text("nqn")) {
                     subsystem.allowed_hosts.push(text("host"));
@@ -429,9 +503,9 @@ impl Exporter {
             .subsystems
             .iter()
             .flat_map(|subsystem| subsystem.allowed_hosts.iter().cloned())
-            .map(|nqn| NvmetHost { nqn })
             .collect();
-        self.config.hosts = hosts.into_iter().collect();
+        let host = |nqn| NvmetHost { nqn, dhchap: Map::new() };
+        self.config.hosts = hosts.into_iter().map(host).collect();
         for ((nqn, loss), nsids) in std::mem::take(&mut self.losses) {
             self.warnings.push(format!("{nqn}: {} {loss}", namespaces(&nsids)));
         }
@@ -444,7 +518,7 @@ impl Exporter {
                 ));
             }
         }
-        Converted { config: self.config, warnings: self.warnings }
+        Converted { config: self.config, warnings: self.warnings, key_files: Vec::new() }
     }
 }
 

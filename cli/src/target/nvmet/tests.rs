@@ -56,7 +56,7 @@ fn listener() -> Value {
 #[test]
 fn a_kernel_configuration_becomes_calls() {
     let config: NvmetConfig = serde_json::from_value(saved()).unwrap();
-    let Converted { config: calls, warnings } = config.into_calls();
+    let Converted { config: calls, warnings, .. } = config.into_calls(None);
     let nqn = "nqn.2026-01.a:one";
     let path = "/dev/null-of-tests";
     let mut state = listener();
@@ -94,13 +94,13 @@ fn a_kernel_configuration_becomes_calls() {
 #[test]
 fn calls_become_a_kernel_configuration_and_calls_again() {
     let config: NvmetConfig = serde_json::from_value(saved()).unwrap();
-    let calls = config.into_calls().config;
-    let Converted { config, warnings } = NvmetConfig::of_calls(calls.iter());
+    let calls = config.into_calls(None).config;
+    let Converted { config, warnings, .. } = NvmetConfig::of_calls(calls.iter());
     assert_eq!(warnings, [] as [&str; 0]);
     let written = serde_json::to_value(&config).unwrap();
     assert_eq!(written["hosts"], saved()["hosts"]);
     assert_eq!(written["ports"][0]["ana_groups"], json!([saved()["ports"][0]["ana_groups"][1]]));
-    assert_eq!(config.into_calls().config, calls);
+    assert_eq!(config.into_calls(None).config, calls);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn what_the_kernel_would_do_otherwise_is_told() {
         add("hidden", 3),
         json!({ "method": "feedrail_protect_ns", "params": { "nqn": nqn, "nsid": 1, "protected": true } }),
     ];
-    let Converted { config, warnings } = NvmetConfig::of_calls(calls.iter());
+    let Converted { config, warnings, .. } = NvmetConfig::of_calls(calls.iter());
     let nsids: Vec<_> = config.subsystems[0].namespaces.iter().map(|one| one.nsid).collect();
     assert_eq!(nsids, [1]);
     let told = [
@@ -152,4 +152,36 @@ fn blocks_of_files_are_those_of_the_kernel() {
     let bytes = kernel_block_size(file.path()).unwrap();
     assert!((512..=4096).contains(&bytes) && bytes.is_power_of_two(), "{bytes}");
     assert_eq!(kernel_block_size(Path::new("/none")), None);
+}
+
+#[test]
+fn keys_of_hosts_become_files() {
+    let mut saved = saved();
+    saved["hosts"][0]["dhchap"] =
+        json!({ "key": "DHHC-1:00:a:", "hash": "hmac(sha512)", "dhgroup": "null" });
+    let config = |saved: &Value| serde_json::from_value::<NvmetConfig>(saved.clone()).unwrap();
+    let add_host = |calls: &[Value]| {
+        calls.iter().find(|call| call["method"] == "nvmf_subsystem_add_host").cloned()
+    };
+    let Converted { config: calls, warnings, key_files } = config(&saved).into_calls(None);
+    assert_eq!((add_host(&calls), key_files.len()), (None, 0), "not by its name");
+    assert!(warnings.iter().any(|warning| warning.contains("--keys-dir")), "{warnings:?}");
+    let into = Some(Path::new("/k"));
+    let Converted { config: calls, key_files, .. } = config(&saved).into_calls(into);
+    let path = "/k/nqn.2026-01.a_host.key";
+    assert_eq!(
+        add_host(&calls).unwrap()["params"],
+        json!({
+            "nqn": "nqn.2026-01.a:one", "host": "nqn.2026-01.a:host", "dhchap_key": path,
+            "dhchap_digests": ["sha512"],
+        })
+    );
+    assert_eq!(
+        (key_files[0].path.as_path(), &*key_files[0].key),
+        (Path::new(path), "DHHC-1:00:a:")
+    );
+    assert!(!format!("{key_files:?}").contains("DHHC"));
+    let Converted { config, warnings, .. } = NvmetConfig::of_calls(calls.iter());
+    assert!(config.hosts.is_empty() && config.subsystems[0].allowed_hosts.is_empty());
+    assert!(warnings.iter().any(|warning| warning.contains("left out")), "{warnings:?}");
 }
