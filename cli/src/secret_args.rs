@@ -9,6 +9,7 @@ use std::str::FromStr;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use feedrail_auth::{Secret, read_key_file};
+use feedrail_dataset::manifest::KeyPath;
 use feedrail_initiator::ControllerOptions;
 use zeroize::Zeroizing;
 
@@ -64,7 +65,30 @@ impl fmt::Debug for GivenSecret {
     }
 }
 
+/// Absolute paths of the key files on the command line, for manifests.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyFiles {
+    pub(crate) host: Option<KeyPath>,
+    pub(crate) controller: Option<KeyPath>,
+}
+
 impl SecretArgs {
+    /// Returns the paths of the key files.
+    ///
+    /// # Errors
+    /// A path cannot be in a manifest.
+    pub(crate) fn key_files(&self) -> Result<KeyFiles> {
+        let absolute = |path: &PathBuf| {
+            let path = std::path::absolute(path)?;
+            let text = path.to_str().context("the path of a key file is not UTF-8")?;
+            Ok::<_, anyhow::Error>(text.parse::<KeyPath>()?)
+        };
+        Ok(KeyFiles {
+            host: self.dhchap_secret_file.as_ref().map(absolute).transpose()?,
+            controller: self.dhchap_ctrl_secret_file.as_ref().map(absolute).transpose()?,
+        })
+    }
+
     /// Adds the secrets to the options of connections.
     ///
     /// # Errors

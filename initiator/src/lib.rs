@@ -226,7 +226,7 @@ pub use api::ticket::Ticket;
 pub use engine::completion::RangeCompletion;
 pub use engine::limits::ControllerLimits;
 pub use engine::shard_routes::ReplicaPolicy;
-pub use feedrail_auth::{HostAuthError, InvalidSecret, Secret};
+pub use feedrail_auth::{HostAuthError, InvalidSecret, KeyFileError, Secret};
 pub use memory::plan_region::Region;
 pub use memory::region::{Grant, RegionSlice};
 pub use nvme_proto::{HostId, HostNqn, Nqn, Nsid};

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use feedrail_dataset::manifest::{Manifest, ShardEntry, TargetIndex};
+use feedrail_dataset::manifest::{KeyPath, Manifest, ShardEntry, TargetEntry, TargetIndex};
 use feedrail_dataset::placement::Placement;
 use feedrail_dataset::url::{TargetUrl, UrlHost};
 use feedrail_initiator::{
@@ -40,8 +40,7 @@ pub(crate) struct ReplicaSet {
 
 struct ManifestTarget {
     name: String,
-    url: TargetUrl,
-    nqn: feedrail_initiator::Nqn,
+    entry: TargetEntry,
     address: Option<SubsystemAddress>,
     connection: TargetConnection,
 }
@@ -117,8 +116,7 @@ impl ReplicaSet {
             };
             ManifestTarget {
                 name: name.as_str().to_owned(),
-                url: entry.url.clone(),
-                nqn: entry.nqn,
+                entry: entry.clone(),
                 address,
                 connection: TargetConnection::Away { reason, tried: None },
             }
@@ -178,9 +176,19 @@ impl ReplicaSet {
                 && tried.is_none_or(is_due)
                 && let Some(address) = target.address
             {
-                let connecting = host.connect_with(address, self.options.clone());
-                let (future, reason) = (Box::pin(join(connecting)), reason.clone());
-                target.connection = TargetConnection::Joining { future, reason };
+                let entry = &target.entry;
+                let files = [&entry.dhchap_secret_file, &entry.dhchap_ctrl_secret_file];
+                let [secret, ctrl_secret] = files.map(|it| it.as_ref().map(KeyPath::as_path));
+                target.connection = match self.options.clone().or_key_files(secret, ctrl_secret) {
+                    Ok(options) => {
+                        let connecting = host.connect_with(address, options);
+                        let (future, reason) = (Box::pin(join(connecting)), reason.clone());
+                        TargetConnection::Joining { future, reason }
+                    }
+                    Err(error) => {
+                        TargetConnection::Away { reason: error.to_string(), tried: Some(now) }
+                    }
+                };
             }
         }
     }
@@ -232,7 +240,7 @@ impl ReplicaSet {
         let target = &self.targets[replica.target];
         self.news.push(format!(
             "shard {name} is no longer read from target {} ({} at {}): {reason}",
-            target.name, target.nqn, target.url
+            target.name, target.entry.nqn, target.entry.url
         ));
         replica.state = ReplicaState::Out(reason);
     }
@@ -339,8 +347,8 @@ impl ReplicaSet {
             format!(
                 "target {} ({} at {}) is not connected, and joins when it is there: {}",
                 target.name,
-                target.nqn,
-                target.url,
+                target.entry.nqn,
+                target.entry.url,
                 target.why_away()
             )
         });

@@ -94,7 +94,7 @@ impl ManifestArgs {
         let groups = self.groups(shards, &mut targets, &mut checksums)?;
         let mut file = ManifestFile::new(self.name.clone());
         file.shards = groups.into_shards()?;
-        file.targets = targets.into_entries(&file.shards);
+        file.targets = targets.into_entries(&file.shards, &self.local.secrets.key_files()?);
         let described: Vec<_> = file.shards.iter().map(ShardEntry::described).collect();
         let entry = |path| self.entry(path, &described, &mut checksums);
         file.index = self.index.as_deref().map(entry).transpose()?;

@@ -8,6 +8,7 @@ use feedrail_dataset::Name;
 use feedrail_dataset::manifest::{ShardEntry, TargetEntry};
 use feedrail_dataset::url::SourceUrl;
 
+use crate::secret_args::KeyFiles;
 use crate::shards::SubsystemUrl;
 
 /// Value of `--target`: a subsystem of a target, and optionally its name in the manifest.
@@ -78,10 +79,19 @@ impl TargetNames {
     }
 
     /// Returns the manifest entries of the targets that serve a shard.
-    pub(super) fn into_entries(self, shards: &[ShardEntry<Name>]) -> BTreeMap<Name, TargetEntry> {
+    pub(super) fn into_entries(
+        self,
+        shards: &[ShardEntry<Name>],
+        keys: &KeyFiles,
+    ) -> BTreeMap<Name, TargetEntry> {
         let has_one = |name: &Name| shards.iter().any(|shard| shard.replicas.contains(name));
         let used = self.names.into_iter().filter(|(_, name)| has_one(name));
-        let entry = |SubsystemUrl { target, nqn }| TargetEntry { nqn, url: target };
+        let entry = |SubsystemUrl { target, nqn }| TargetEntry {
+            dhchap_ctrl_secret_file: keys.controller.clone(),
+            dhchap_secret_file: keys.host.clone(),
+            nqn,
+            url: target,
+        };
         used.map(|(subsystem, name)| (name, entry(subsystem))).collect()
     }
 }

@@ -96,7 +96,7 @@ fn read(url: &SourceUrl, choice: &NamespaceChoice, local: &Local) -> Result<Vec<
 
 fn manifest(json: &[u8]) -> Result<MountSource> {
     let manifest = Manifest::parse(json)?;
-    let target = |TargetEntry { nqn, url }: &TargetEntry| {
+    let target = |TargetEntry { nqn, url, .. }: &TargetEntry| {
         target(&SourceUrl { target: url.clone(), nqn: *nqn, namespace: None })
     };
     let targets = manifest.targets().iter().map(|(_, entry)| target(entry));

@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use super::Error;
+use super::key_path::KeyPath;
 use crate::index::IndexShard;
 use crate::text::{self, as_text};
 use crate::url::TargetUrl;
@@ -81,6 +82,12 @@ impl ManifestFile {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TargetEntry {
+    /// File with the secret with which the target has to prove who it is; `None` if it need not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_ctrl_secret_file: Option<KeyPath>,
+    /// File with the secret with which hosts authenticate; `None` if the target does not require it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dhchap_secret_file: Option<KeyPath>,
     /// NQN of the subsystem whose namespaces are shards.
     #[serde(deserialize_with = "text::deserialize", serialize_with = "verbatim")]
     pub nqn: Nqn,

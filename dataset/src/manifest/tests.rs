@@ -52,6 +52,22 @@ fn a_manifest_of_python_is_read_and_written() {
 }
 
 #[test]
+fn a_target_may_have_key_files_and_no_keys() {
+    let manifest = changed(|file| {
+        for target in file.targets.values_mut() {
+            target.dhchap_secret_file = Some("/etc/feedrail/host.key".parse().expect("a path"));
+        }
+    });
+    let text = manifest.expect("valid").to_json();
+    assert!(text.contains("\"dhchap_secret_file\": \"/etc/feedrail/host.key\""), "{text}");
+    let again = parsed(&text).expect("the hash is of all that is there");
+    assert_eq!(again.to_json(), text);
+    let key = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    let error = parsed(&text.replace("/etc/feedrail/host.key", key)).unwrap_err().to_string();
+    assert!(error.contains("names the file of a key") && !error.contains("AwQFBg"), "{error}");
+}
+
+#[test]
 fn a_name_with_marks_is_written_as_it_is() {
     // A mark that is shown with the letter before it, and not by itself.
     let nqn = "nqn.2026-01.org.example:a\u{6ed}";

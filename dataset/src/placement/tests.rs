@@ -12,6 +12,8 @@ fn manifest(shards: u32, targets: &[&str]) -> Manifest {
     let mut file = ManifestFile::new(name("set"));
     for target in targets {
         let entry = TargetEntry {
+            dhchap_ctrl_secret_file: None,
+            dhchap_secret_file: None,
             nqn: "nqn.2026-01.org.example:set".parse().expect("an NQN"),
             url: "nvmf://192.0.2.1".parse().expect("a URL"),
         };

@@ -1,8 +1,9 @@
 //! Options of connections and of ranges.
 
+use std::path::Path;
 use std::time::Duration;
 
-use feedrail_auth::Secret;
+use feedrail_auth::{KeyFileError, Secret, read_key_file};
 
 use crate::types::error::{Error, ErrorKind};
 
@@ -176,6 +177,22 @@ impl ControllerOptions {
     pub fn dhchap_ctrl_secret(mut self, secret: Secret) -> Self {
         self.dhchap_ctrl_secret = Some(secret);
         self
+    }
+
+    /// Takes secrets from files, if the options have none, and a file is named.
+    ///
+    /// # Errors
+    /// [`KeyFileError`], which names the file.
+    pub fn or_key_files(
+        mut self,
+        secret: Option<&Path>,
+        ctrl_secret: Option<&Path>,
+    ) -> Result<Self, KeyFileError> {
+        if self.dhchap_secret.is_none() {
+            self.dhchap_secret = secret.map(read_key_file).transpose()?;
+            self.dhchap_ctrl_secret = ctrl_secret.map(read_key_file).transpose()?;
+        }
+        Ok(self)
     }
 
     /// Time after which an authenticated connection is authenticated again, at least 1 s. Reads
