@@ -23,7 +23,8 @@ impl SecretOptions {
     /// Adds the secrets to options, which reads their files.
     ///
     /// # Errors
-    /// `ValueError` for a text that is no key, and `AuthenticationError` for a file that is refused.
+    /// `ValueError` for a text that is no key, and `AuthenticationError` for a file that is
+    /// refused.
     pub(crate) fn add_to(
         &self,
         py: Python<'_>,

@@ -85,7 +85,8 @@ pub struct TargetEntry {
     /// File with the secret with which the target has to prove who it is; `None` if it need not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_ctrl_secret_file: Option<KeyPath>,
-    /// File with the secret with which hosts authenticate; `None` if the target does not require it.
+    /// File with the secret with which hosts authenticate; `None` if the target does not require
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dhchap_secret_file: Option<KeyPath>,
     /// NQN of the subsystem whose namespaces are shards.

@@ -15,7 +15,7 @@ pub struct KeyPath(Name);
 as_text!(KeyPath);
 
 impl KeyPath {
-    /// Returns the path.
+    /// Returns the path as one of this machine.
     pub fn as_path(&self) -> &Path {
         Path::new(self.0.as_str())
     }

@@ -24,8 +24,8 @@
 //! | `hash` | hash of all else, see below | no |
 //! | `name` | a [`Name`] | no |
 //! | `targets` | by name: `url` of the [target](crate::url) and `nqn` of a subsystem | no |
-//! | `targets.*.dhchap_secret_file` | absolute path of the file with the secret of hosts, on each host | yes |
-//! | `targets.*.dhchap_ctrl_secret_file` | likewise, with the secret that the target has to prove | yes |
+//! | `targets.*.dhchap_secret_file` | absolute path of a file with the secret of hosts | yes |
+//! | `targets.*.dhchap_ctrl_secret_file` | likewise, with the secret of the target | yes |
 //! | `shards` | in the order in which samples of an index without names count them | no |
 //! | `shards[].name` | name of the file and of its namespaces, unique | no |
 //! | `shards[].bytes` | exact size, 1 to 2^63 - 1 | no |

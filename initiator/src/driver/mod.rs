@@ -8,6 +8,7 @@
 mod auth_workers;
 mod caller;
 mod clock;
+mod compute;
 pub(crate) mod foreign_code;
 pub(crate) mod host_state;
 pub(crate) mod numa;

@@ -1,18 +1,16 @@
 //! State of the in-band authentication of a controller's queues.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
 use feedrail_auth::{
-    AuthOffer, HostAuth, HostSetup, HostStep, HostWork, HostWorkResult, Parties, SequenceNumbers,
+    AuthOffer, Authenticated, HostAuth, HostAuthError, HostSetup, HostStep, HostWork, Parties,
+    SequenceNumbers,
 };
-use nvme_proto::HostNqn;
-use nvme_proto::Nqn;
 use nvme_proto::auth::AuthTransaction;
+use nvme_proto::{HostNqn, Nqn};
 use rdma::Time;
 
-use crate::engine::arena::{ControllerKey, EngineKey};
 use crate::engine::earliest;
 use crate::engine::reply::Promise;
 use crate::memory::bounce::BounceChunk;
@@ -77,7 +75,7 @@ pub(crate) struct Exchange {
     pub(crate) chunk: Option<BounceChunk>,
 }
 
-/// What a transaction does next, or waits for.
+/// Next command of a transaction, or the result that it waits for.
 pub(crate) enum ExchangeStage {
     /// Sends a message, once the queue has room.
     Send(Vec<u8>),
@@ -87,7 +85,7 @@ pub(crate) enum ExchangeStage {
     Sending,
     /// Authentication Receive is in flight.
     Receiving,
-    /// The computation with this number is under way.
+    /// The computation with this number is being done.
     Computing(u64),
 }
 
@@ -113,34 +111,7 @@ pub(crate) enum ExchangeProgress {
     /// A command is to be sent.
     Waits,
     Compute(HostWork),
-    Finished(Result<feedrail_auth::Authenticated, feedrail_auth::HostAuthError>),
-}
-
-/// Exponentiations of an engine's transaction, which take up to 80 ms and are done elsewhere.
-#[derive(Debug)]
-pub(crate) struct Computation {
-    pub(crate) controller: ControllerKey,
-    /// Number of the computation, which no other of the engine has.
-    pub(crate) number: u64,
-    pub(crate) work: HostWork,
-}
-
-/// A computation of one of a host's engines.
-#[derive(Debug)]
-pub(crate) struct DueComputation {
-    pub(crate) engine: EngineKey,
-    /// Whether it is done on the thread that turns the engine: nothing could wake the owner of a
-    /// simulated device.
-    pub(crate) in_place: bool,
-    pub(crate) computation: Computation,
-}
-
-/// Result of a [`Computation`]; an error if it could not be done.
-#[derive(Debug)]
-pub(crate) struct Computed {
-    pub(crate) controller: ControllerKey,
-    pub(crate) number: u64,
-    pub(crate) result: io::Result<HostWorkResult>,
+    Finished(Result<Authenticated, HostAuthError>),
 }
 
 /// Returns the keys of a host for a subsystem, if it has a secret.

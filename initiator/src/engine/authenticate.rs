@@ -10,9 +10,8 @@ use rdma::ConnId;
 
 use crate::engine::HostEngine;
 use crate::engine::arena::ControllerKey;
-use crate::engine::auth_exchange::{
-    Computation, Computed, Exchange, ExchangeProgress, ExchangeStage,
-};
+use crate::engine::auth_exchange::{Exchange, ExchangeProgress, ExchangeStage};
+use crate::engine::computation::{Computation, Computed};
 use crate::engine::connections::ConnectionRole;
 use crate::engine::reply::Promise;
 use crate::engine::results::Outbox;
@@ -65,7 +64,7 @@ impl HostEngine {
         }
     }
 
-    /// Authenticates all queues again, one after the other, unless that is under way.
+    /// Authenticates all queues again, one after the other, unless that has begun.
     fn authenticate_again(&mut self, key: ControllerKey, outbox: &mut Outbox) {
         if self.controllers[key].session.auth.exchange.is_none() {
             self.begin_exchange(key, 0, outbox);

@@ -3,8 +3,8 @@
 use std::task::Waker;
 
 use crate::driver::foreign_code;
-use crate::engine::auth_exchange::DueComputation;
 use crate::engine::completion::RangeCompletion;
+use crate::engine::computation::DueComputation;
 use crate::memory::plan_region::KeptMemory;
 
 /// Work that is done after the host's lock is released, since it calls foreign code.

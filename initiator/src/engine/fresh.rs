@@ -1,7 +1,7 @@
 //! Requests that wait for the next turn of an engine.
 
 use crate::engine::arena::{ControllerKey, RangeKey, RunKey};
-use crate::engine::auth_exchange::Computed;
+use crate::engine::computation::Computed;
 use crate::engine::raw::Raw;
 use crate::engine::reply::Promise;
 

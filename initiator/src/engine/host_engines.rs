@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rdma::Time;
 
 use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
-use crate::engine::auth_exchange::Computed;
+use crate::engine::computation::Computed;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::plan_state::PlanState;
 use crate::engine::results::Outbox;

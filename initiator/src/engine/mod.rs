@@ -12,6 +12,7 @@ pub(crate) mod check_state;
 pub(crate) mod checks;
 pub(crate) mod command_trace;
 pub(crate) mod completion;
+pub(crate) mod computation;
 pub(crate) mod connect;
 pub(crate) mod connections;
 pub(crate) mod controller;
@@ -60,7 +61,8 @@ use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{CmEvent, GroupStats, Time};
 
 use crate::engine::arena::{Arena, ControllerKey, QueueKey, RangeKey, RunKey};
-use crate::engine::auth_exchange::{Computation, Entropy};
+use crate::engine::auth_exchange::Entropy;
+use crate::engine::computation::Computation;
 use crate::engine::connections::{ConnectionRole, Connections};
 use crate::engine::controller::ControllerState;
 use crate::engine::fence::Fence;

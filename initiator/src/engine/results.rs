@@ -8,8 +8,8 @@ use std::task::Waker;
 use rdma::Time;
 
 use crate::engine::arena::{Arena, EngineKey, PlanKey, RingKey};
-use crate::engine::auth_exchange::{Computation, DueComputation};
 use crate::engine::completion::{RangeCompletion, RangeService};
+use crate::engine::computation::{Computation, DueComputation};
 use crate::engine::deferred::Deferred;
 use crate::engine::plan_state::PlanState;
 use crate::engine::range_op::{Displaced, DisplacedRange, RangeOp};

@@ -26,7 +26,7 @@ pub enum AuthenticationFailure {
          both keys at the target, or connect without --dhchap-ctrl-secret"
     )]
     NotOffered(Status),
-    /// A transaction failed.
+    /// A transaction failed, on the side that the error names.
     #[error(transparent)]
     Failed(HostAuthError),
     /// The target no longer takes a queue for authenticated, and the host connects again.

@@ -1,7 +1,7 @@
 //! Daemons in processes of their own, with hosts in this process or in others.
 
-mod authentication;
 mod authenticated_hosts;
+mod authentication;
 mod auto_provider;
 mod cache;
 mod changes;

@@ -165,7 +165,7 @@ fn a_target_without_the_controller_key_is_refused() {
     let failed = HostAuthError::Refused(FailureExplanation::FAILED);
     assert_eq!(reason(&error), AuthenticationFailure::Failed(failed));
     assert!(error.to_string().contains("controller key"), "{error}");
-    // Without a key the target itself refuses to go on.
+    // Without a key the target itself refuses.
     world.fake.auth.keys = Some(HostKeys { controller: None, ..keys(0, 100) });
     let error = world.connect().unwrap_err();
     let refused = HostAuthError::RefusedByController(FailureExplanation::FAILED);
@@ -184,7 +184,7 @@ fn a_target_that_requires_nothing() {
     assert!(matches!(error.kind(), ErrorKind::Invalid(_)), "{error}");
     reads(&mut host_only, &controller);
 
-    // A host that wants to know who the target is does not go on without that.
+    // A host that wants to know who the target is does not connect without that.
     let mut demanding = world(both_ways());
     demanding.fake.auth.is_required = false;
     let error = demanding.connect().unwrap_err();

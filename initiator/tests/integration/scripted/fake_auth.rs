@@ -30,12 +30,12 @@ pub(crate) struct FakeAuth {
     pub(crate) is_required: bool,
     /// Knows the commands although it does not require them.
     pub(crate) is_offered: bool,
-    /// Sets ASCR.
+    /// Sets ASCR in the response to Connect.
     pub(crate) wants_channel: bool,
     pub(crate) spoil: Spoil,
-    /// Transactions that succeeded.
+    /// Results of the transactions that succeeded, in order.
     pub(crate) done: Vec<Authenticated>,
-    /// Transactions that failed.
+    /// Number of transactions that failed on either side.
     pub(crate) failed: usize,
     queues: BTreeMap<ConnId, ControllerAuth>,
     /// Messages that are being fetched: their lengths, and the responses that follow.
@@ -44,7 +44,7 @@ pub(crate) struct FakeAuth {
     random: SplitMix64,
 }
 
-/// What the target does for an authentication command.
+/// Reaction of the target to an authentication command.
 pub(crate) enum AuthReaction {
     /// Fetches a message to this place.
     Fetch {
@@ -127,7 +127,7 @@ impl FakeAuth {
         self.keys = keys;
     }
 
-    /// Returns the reaction to a command; `None` if it is another one.
+    /// Returns the reaction to a command; `None` if it is none for authentication.
     pub(crate) fn command(&mut self, conn: ConnId, sqe: &Sqe) -> Option<AuthReaction> {
         let is_known = self.is_required || self.is_offered;
         match kind(sqe)? {
@@ -153,7 +153,7 @@ impl FakeAuth {
                     ReceiveReaction::RespondAndDisconnect(bytes) => {
                         AuthReaction::Message { bytes: (self.spoil)(bytes), leaves: true }
                     }
-                    ReceiveReaction::Wait => panic!("all work is done at once"),
+                    ReceiveReaction::Wait => panic!("work is done in place"),
                     ReceiveReaction::Abort(status) => AuthReaction::Answer(status),
                 })
             }
