@@ -90,7 +90,7 @@ impl Uring {
     /// # Errors
     /// io_uring is not available.
     pub fn new(memory: Option<(*mut u8, usize)>) -> Result<(Self, BufferRegistration), UringError> {
-        let ring = build_ring().map_err(|error| UringError::of_setup(error))?;
+        let ring = build_ring().map_err(UringError::of_setup)?;
         if !ring.params().is_feature_nodrop() || !ring.params().is_feature_ext_arg() {
             return Err(UringError::TooOld);
         }
