@@ -61,7 +61,7 @@ def url(daemon: Daemon, name: str = "closed") -> str:
 
 
 def first_bytes(source: feedrail.Source) -> list[int]:
-    return [int(byte) for byte in source.rows(0, [0], 256).as_numpy()[0]]
+    return [int(byte) for byte in source.rows(0, [0], 256).as_numpy().ravel()]
 
 
 def test_keys_and_key_files_open_a_source(closed: Daemon, tmp_path: Path) -> None:
@@ -145,7 +145,9 @@ def test_checkpoint_stores_and_fsspec_take_key_files(closed: Daemon, tmp_path: P
             save.write("weights", b"of a model")
             save.commit()
         assert bytes(store.latest().read("weights")) == b"of a model"
-    fsspec = pytest.importorskip("fsspec")
-    system = fsspec.filesystem("nvmf", **{**options, "dhchap_secret_file": str(tmp_path / "host.key")})
+    pytest.importorskip("fsspec")
+    from feedrail.fsspec import NvmfFileSystem
+
+    system = NvmfFileSystem(**options)
     path = f"{closed.address}/nqn.2026-01.org.example:closed/train.bin"
     assert system.cat_file(path, 0, 4) == bytes(range(4))
