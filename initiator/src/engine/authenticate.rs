@@ -132,7 +132,7 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) -> ConnectionRole {
         let controller = known.controller().and_then(|key| self.controllers.get(key));
-        if !controller.is_some_and(|controller| controller.session.auth.exchange.is_some()) {
+        if controller.is_none_or(|controller| controller.session.auth.exchange.is_none()) {
             return known;
         }
         self.drain_completions(outbox);
