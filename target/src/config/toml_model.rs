@@ -146,7 +146,10 @@ impl Reader<'_> {
                 .map(|name| self.sharing_group(&name))
                 .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
-            discovery: file.discovery.map_or_else(Discovery::open, |table| self.discovery(table)),
+            discovery: match file.discovery {
+                Some(table) => self.discovery(table)?,
+                None => Discovery::open(),
+            },
             discovery_nqn: discovery_nqn.transpose()?.unwrap_or(Nqn::DISCOVERY),
             management: file.management.map(|path| self.document.resolve(&path)),
             management_read_only: file
@@ -167,13 +170,13 @@ impl Reader<'_> {
         })
     }
 
-    fn discovery(&self, table: Spanned<DiscoveryTable>) -> Discovery {
+    fn discovery(&self, table: Spanned<DiscoveryTable>) -> Result<Discovery, ConfigError> {
         let origin = self.document.origin(table.span().start);
         let table = table.into_inner();
-        let host_entries = self.host_entries(table.host);
+        let host_entries = self.host_entries(table.host)?;
         let said = table.authentication;
         let authentication = said.unwrap_or_else(|| Authentication::of_entries(&host_entries));
-        Discovery { authentication, host_entries, origin }
+        Ok(Discovery { authentication, host_entries, origin })
     }
 
     fn limits(&self, table: LimitsTable, cores: usize) -> Result<Limits, ConfigError> {

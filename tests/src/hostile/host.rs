@@ -178,6 +178,23 @@ impl HostileHost {
         entries: u16,
     ) -> Cqe {
         let subsystem: Nqn = to.nqn().parse().expect("the daemon says its name");
+        self.connect_queue(queue, qid, subsystem, cntlid, entries).expect("the connection is up")
+    }
+
+    /// Sends Connect for an admin queue with 32 entries, and returns whether that succeeds.
+    pub fn connect_to(&mut self, queue: QueueKey, subsystem: Nqn) -> bool {
+        let response = self.connect_queue(queue, 0, subsystem, Cntlid::DYNAMIC, 32);
+        response.is_some_and(|response| response.status().is_success())
+    }
+
+    fn connect_queue(
+        &mut self,
+        queue: QueueKey,
+        qid: u16,
+        subsystem: Nqn,
+        cntlid: Cntlid,
+        entries: u16,
+    ) -> Option<Cqe> {
         let data = ConnectData::new(self.id, cntlid, subsystem, HostNqn::from_host_id(self.id));
         self.raw.put(0, data.as_bytes());
         let connect = Connect {
@@ -187,7 +204,7 @@ impl HostileHost {
             keep_alive_timeout_ms: if qid == 0 { 120_000 } else { 0 },
         };
         let sqe = connect.to_sqe().with_data(self.keyed(0, 1024));
-        self.command(queue, &sqe, &[]).expect("the connection is up")
+        self.command(queue, &sqe, &[])
     }
 
     /// Sends a command and waits for its response; `None` if the connection ends first.

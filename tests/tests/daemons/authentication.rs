@@ -5,21 +5,25 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use feedrail_auth::{
     AuthOffer, Authenticated, DhGroup, HashFunction, HostAuth, HostAuthError, HostSetup, HostStep,
     Parties, Secret, SequenceNumbers, Transformation,
 };
+use feedrail_initiator::{RdmaProvider, SubsystemAddress};
 use feedrail_tests::hostile::{HostileHost, QueueKey};
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, ManagementClient, OpenMetricsPage, eventually, free_address,
-    loopback_address, metrics_text, write_configuration,
+    Daemon, DaemonOptions, ManagementClient, OpenMetricsPage, eventually, free_address, host,
+    loopback_address, metrics_text, pause, write_configuration,
 };
 use nvme_proto::auth::{
-    AuthTransaction, AuthenticationReceive, AuthenticationSend, FailureExplanation,
+    AuthMessage, AuthReply, AuthTransaction, AuthenticationReceive, AuthenticationSend,
+    FailureExplanation,
 };
 use nvme_proto::fabrics::ConnectResponse;
-use nvme_proto::{Cntlid, HostNqn, Nqn, Status};
+use nvme_proto::{Cntlid, HostNqn, Nqn, Nsid, Status};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -275,4 +279,131 @@ fn a_host_that_gets_a_key_has_to_connect_again() {
     scene.associate(0);
     let nqn: Nqn = NQN.parse().unwrap();
     assert_eq!(scene.daemon.nqn(), nqn.to_string());
+}
+
+/// Strangers that begin one transaction each, in which the target computes for ffdhe8192.
+struct Strangers {
+    daemon: SocketAddr,
+    subsystem: Nqn,
+}
+
+impl Strangers {
+    /// Comes with `rate` strangers a second until it is told to stop. Returns their number.
+    fn come(&self, rate: u32, stop: &AtomicBool) -> u32 {
+        let mut count = 0;
+        while !stop.load(Ordering::Relaxed) {
+            let mut host = HostileHost::new(None);
+            for _ in 0..rate {
+                let begun = clock();
+                self.knock(&mut host);
+                count += 1;
+                pause((Duration::from_secs(1) / rate).saturating_sub(clock() - begun));
+            }
+        }
+        count
+    }
+
+    fn knock(&self, host: &mut HostileHost) {
+        let queue = host.link(self.daemon, 0, 32, usize::MAX);
+        if !host.connect_to(queue, self.subsystem) {
+            return;
+        }
+        let group = [Some(DhGroup::Ffdhe8192)];
+        let offer = AuthOffer::new(&[HashFunction::Sha256], &group).unwrap();
+        let parties = Parties { host: host.nqn(), subsystem: self.subsystem };
+        let setup = HostSetup {
+            parties,
+            host_key: secret(1).key_for(&parties.host.0),
+            controller_key: None,
+            offer,
+            sequences: SequenceNumbers::new(&mut random),
+        };
+        let (_, step) = HostAuth::begin(Arc::new(setup), AuthTransaction(1));
+        let HostStep::Send(negotiate) = step else { panic!("a message is first") };
+        let sent = |host: &mut HostileHost, message: &[u8]| {
+            host.put(MESSAGES_AT, message);
+            let command = AuthenticationSend { length_bytes: message.len() as u32 }.to_sqe();
+            let sqe = command.with_data(host.keyed(MESSAGES_AT, message.len()));
+            host.status(queue, &sqe, &[]) == Some(Status::SUCCESS)
+        };
+        let receive = AuthenticationReceive { length_bytes: 4096 }.to_sqe();
+        if sent(host, &negotiate) {
+            let sqe = receive.with_data(host.keyed(MESSAGES_AT, 4096));
+            let _ = host.status(queue, &sqe, &[]);
+            // A value of the group, and a wrong response: found out after the exponentiation.
+            let mut buffer = [0; 2048];
+            let reply = AuthMessage::Reply(AuthReply {
+                transaction: AuthTransaction(1),
+                sequence: 1,
+                response: &[0; 32],
+                challenge: None,
+                dh_value: &[0x55; 1024],
+            });
+            sent(host, reply.encode(&mut buffer).unwrap());
+        }
+        host.disconnect_all();
+    }
+}
+
+/// Prints the latencies of a host that reads, without strangers and while a hundred a second
+/// come.
+#[test]
+#[ignore = "measures for half a minute"]
+fn strangers_that_negotiate_leave_others_alone() {
+    const SECONDS: u64 = 10;
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(folder.path().join("data"), vec![7; SIZE_BYTES]).unwrap();
+    let stranger: Nqn = "nqn.2026-01.io.feedrail:guarded".parse().unwrap();
+    let text = format!(
+        "state_dir = \"state\"\nprovider = \"soft\"\nmanagement = \"socket\"\n\
+         [[port]]\naddress = \"{}:4420\"\n\
+         [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n[[subsystem.namespace]]\npath = \"data\"\n\
+         [[subsystem]]\nnqn = \"{stranger}\"\nallow_any_host = true\nauthentication = \"required\"\n\
+         [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = 4096\n",
+        loopback_address()
+    );
+    let path = write_configuration(folder.path(), &text);
+    let daemon = DaemonOptions::default().arg("--config").arg(path).start();
+    let mut client = ManagementClient::connect(&folder.path().join("socket"));
+    let groups = json!({ "dhchap_dhgroups": ["ffdhe8192"] });
+    client.call("nvmf_set_config", &groups).unwrap();
+    let reader = host().provider(RdmaProvider::Soft).build().unwrap();
+    let target = SubsystemAddress { address: daemon.address(), nqn: NQN.parse().unwrap() };
+    let controller = reader.connect(target).wait().unwrap();
+    let namespace = controller.namespace(Nsid(1)).wait().unwrap();
+    let measure = |name: &str| {
+        let (start, mut nanos) = (clock(), Vec::new());
+        while clock() - start < Duration::from_secs(SECONDS) {
+            let begun = clock();
+            namespace.read_to_vec(0, 4096).wait().unwrap();
+            nanos.push((clock() - begun).as_nanos());
+        }
+        nanos.sort_unstable();
+        let at = |part: usize| nanos[(nanos.len() - 1) * part / 1000] / 1000;
+        println!(
+            "{name}: {} reads, p50 {} us, p99 {} us, p99.9 {} us",
+            nanos.len(),
+            at(500),
+            at(990),
+            at(999)
+        );
+    };
+    measure("alone");
+    let (stop, before) = (AtomicBool::new(false), daemon.vitals());
+    let strangers = Strangers { daemon: daemon.address(), subsystem: stranger };
+    std::thread::scope(|scope| {
+        let come = || scope.spawn(|| strangers.come(25, &stop));
+        let threads: [_; 4] = std::array::from_fn(|_| come());
+        measure("beside strangers");
+        stop.store(true, Ordering::Relaxed);
+        let count: u32 = threads.into_iter().map(|thread| thread.join().unwrap()).sum();
+        println!("{count} strangers came");
+    });
+    measure("alone again");
+    println!("before {before:?}, after {:?}", daemon.vitals());
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures")]
+fn clock() -> Instant {
+    Instant::now()
 }

@@ -81,7 +81,8 @@ fn calls(folder: &Folder, address: std::net::IpAddr) -> Vec<(&'static str, Value
             json!({}),
             json!([
                 { "subsystem": "bdev", "depends_on": [] },
-                { "subsystem": "nvmf", "depends_on": ["bdev"] },
+                { "subsystem": "keyring", "depends_on": [] },
+                { "subsystem": "nvmf", "depends_on": ["bdev", "keyring"] },
             ]),
         ),
         (

@@ -165,7 +165,7 @@ impl Reader<'_> {
                            management = \"PATH\" to add namespaces at run time";
             return Err(self.document.error(at, message));
         }
-        let host_entries = self.host_entries(table.host);
+        let host_entries = self.host_entries(table.host)?;
         let listed = table.allowed_hosts.as_deref();
         let authentication = self.authentication(table.authentication, listed, &host_entries)?;
         let spec = SubsystemSpec {
@@ -236,14 +236,20 @@ impl Reader<'_> {
     }
 
     /// Takes the entries of hosts with keys, whose paths start at the folder of the file.
-    pub(super) fn host_entries(&self, tables: Vec<Spanned<HostEntry>>) -> Vec<HostEntry> {
+    pub(super) fn host_entries(
+        &self,
+        tables: Vec<Spanned<HostEntry>>,
+    ) -> Result<Vec<HostEntry>, ConfigError> {
         let resolve = |table: Spanned<HostEntry>| {
+            let at = table.span().start;
             let entry = table.into_inner();
-            HostEntry {
+            quick::parse_host(entry.nqn.0.as_str())
+                .map_err(|message| self.document.error(at, message))?;
+            Ok(HostEntry {
                 dhchap_key: self.document.resolve(&entry.dhchap_key),
                 dhchap_ctrl_key: entry.dhchap_ctrl_key.map(|path| self.document.resolve(&path)),
                 ..entry
-            }
+            })
         };
         tables.into_iter().map(resolve).collect()
     }
