@@ -33,7 +33,7 @@ impl HashFunction {
         }
     }
 
-    /// Name in configurations.
+    /// Name that configurations give it: `sha256`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sha256 => "sha256",

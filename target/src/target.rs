@@ -92,8 +92,8 @@ impl Target {
         let mut assembly = Assembly::new(inventory, cores).map_err(StartError::Pool)?;
         let associations = Arc::clone(&assembly.associations);
         // All exports are open, and threads have what this one has left. The kernel lets files of
-        // RDMA devices be used only with the rights of the moment in which they were opened. Where
-        // there are none, addresses come first, so that an error can name who has a port.
+        // RDMA devices be used only with the rights of the moment in which they were opened. On
+        // other machines addresses come first, so that an error can name who has a port.
         let rdma_devices = rdma::sysfs::devices(Path::new(rdma::sysfs::CLASS));
         let has_rdma_devices = rdma_devices.is_some_and(|devices| !devices.is_empty());
         if has_rdma_devices {

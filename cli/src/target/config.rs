@@ -62,7 +62,8 @@ enum SavedFormat {
 pub(super) struct LoadConfig {
     /// File written by save-config or nvmetcli, or - for standard input
     file: PathBuf,
-    /// Folder for the keys of hosts in a file of nvmetcli, which are written to files with mode 0600
+    /// Folder for the keys of hosts in a file of nvmetcli, written to files with mode
+    /// 0600
     #[arg(long, value_name = "FOLDER")]
     keys_dir: Option<PathBuf>,
     #[command(flatten)]

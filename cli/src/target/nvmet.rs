@@ -181,7 +181,7 @@ impl Importer {
             let hash = hash.trim_start_matches("hmac(").trim_end_matches(')');
             params.insert("dhchap_digests".to_owned(), json!([hash]));
         }
-        // The null group is what a host of nvmet has that nobody has given another one.
+        // The null group is the one of nvmet's hosts until somebody sets a group.
         if let Some(group) = text(dhchap, "dhgroup").filter(|group| group != "null") {
             params.insert("dhchap_dhgroups".to_owned(), json!([group]));
         }

@@ -39,7 +39,7 @@ impl ExportRoots {
     /// Checks whether a real path may be opened: to be exported, or as a key file.
     ///
     /// # Errors
-    /// See [`ExportRoots::check`].
+    /// It is no key file, and [`ExportRoots::check`] refuses it.
     pub(crate) fn check_opened(&self, real: &Path) -> Result<(), OutsideRoots> {
         if self.keys.iter().any(|key| key == real) { Ok(()) } else { self.check(real) }
     }

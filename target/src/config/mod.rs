@@ -268,7 +268,7 @@ impl PortConfig {
 pub struct Discovery {
     /// Which hosts have to authenticate.
     pub authentication: Authentication,
-    /// Hosts with keys.
+    /// Hosts with the key files that they authenticate with.
     pub host_entries: Vec<HostEntry>,
     /// Place in the configuration, for messages.
     pub origin: Origin,

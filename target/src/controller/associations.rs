@@ -97,7 +97,7 @@ impl Associations {
         &self.trace
     }
 
-    /// What all queues share that authenticate.
+    /// State that all queues share that authenticate.
     pub(crate) fn authenticator(&self) -> &Arc<Authenticator> {
         &self.authenticator
     }

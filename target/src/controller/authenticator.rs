@@ -26,7 +26,8 @@ const NICENESS: i32 = 19;
 /// Source of random bytes.
 type RandomSource = fn(&mut [u8]);
 
-/// What all authenticating queues of a target share: random numbers, sequence numbers and work.
+/// State that all authenticating queues of a target share: random numbers, sequence numbers and
+/// work.
 pub(crate) struct Authenticator {
     pub(super) random: RandomSource,
     pub(super) sequences: Arc<SequenceNumbers>,
@@ -59,7 +60,7 @@ struct AuthJob {
     asked_at: Time,
 }
 
-/// What becomes of a piece of work.
+/// Fate of a piece of work.
 pub(super) enum Submitted {
     /// The result was there already.
     Done(ControllerWorkResult),
@@ -194,7 +195,7 @@ pub(crate) struct AuthThread {
 }
 
 impl AuthThread {
-    /// Starts the thread.
+    /// Starts the thread, which lowers its priority and confines itself.
     ///
     /// # Errors
     /// The thread cannot be created.

@@ -168,8 +168,9 @@ pub enum Execution {
     /// Keep the slot of the command and free its buffer: [`Queue::poll`](super::Queue::poll)
     /// completes the command later, or it is dropped when the queue ends.
     Parked,
-    /// Keep the slot and the buffer of the command: [`QueueEvent::Resume`](super::QueueEvent::Resume)
-    /// tells when to execute it again, or it is dropped when the queue ends.
+    /// Keep the slot and the buffer of the command:
+    /// [`QueueEvent::Resume`](super::QueueEvent::Resume) tells when to execute it again, or it
+    /// is dropped when the queue ends.
     Postponed,
     /// Move the data to the host, respond, and close the connection once the response was sent,
     /// whatever other commands run.

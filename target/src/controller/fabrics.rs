@@ -306,7 +306,7 @@ fn make_association(
     }
     let nqn = data.subsystem().map_err(invalid)?;
     let (kind, ana, place) = if queue.associations.inventory().is_discovery(&nqn) {
-        (ControllerKind::Discovery(nqn), Arc::default(), None)
+        (ControllerKind::Discovery(Box::new(nqn)), Arc::default(), None)
     } else {
         let found = queue.port.find(&nqn).ok_or(invalid(ConnectParameter::SUBNQN))?;
         let ServedSubsystem { subsystem, ana } = found;
@@ -413,8 +413,8 @@ impl Controller {
         self.configure(Cc::from_bits(set.value as u32))
     }
 
-    /// Returns dword 0 of the response to a successful Connect: the CNTLID, and whether the host has
-    /// to authenticate on the queue.
+    /// Returns dword 0 of the response to a successful Connect: the CNTLID, and whether the
+    /// host has to authenticate on the queue.
     pub(super) fn connect_response(&self) -> u64 {
         let response = ConnectResponse::controller(self.cntlid);
         response.with_authentication_required(self.authenticates).into_bits().into()

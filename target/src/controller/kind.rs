@@ -16,7 +16,7 @@ pub(crate) enum ControllerKind {
     Nvm(Arc<Subsystem>),
     /// Discovery controller, which has a discovery log and no namespaces. Hosts know the discovery
     /// service by the well-known NQN or by a unique one.
-    Discovery(Nqn),
+    Discovery(Box<Nqn>),
 }
 
 impl ControllerKind {

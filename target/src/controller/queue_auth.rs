@@ -95,7 +95,7 @@ impl Associations {
     }
 }
 
-/// What a queue's authentication uses of the rest of the target.
+/// Parts that a queue's authentication uses of the rest of the target.
 pub(super) struct AuthContext<'a> {
     pub(super) now: Time,
     pub(super) associations: &'a Associations,
@@ -125,7 +125,6 @@ impl QueueAuth {
         self.auth.take_event()
     }
 
-    /// Executes Authentication Send.
     pub(super) fn send(&mut self, context: &AuthContext<'_>, message: &[u8]) -> Execution {
         self.heard_at = context.now;
         let terms = context.controller.transaction_terms(context.associations.inventory());
@@ -189,8 +188,8 @@ impl QueueAuth {
         self.waiting
     }
 
-    /// Time by which the host has to send its next message, if it owes one: at least the time that it
-    /// has for Connect.
+    /// Time by which the host has to send its next message, if it owes one: at least the time that
+    /// it has for Connect.
     pub(super) fn deadline(&self, controller: &Controller) -> Option<Time> {
         let limit = controller.keep_alive().map_or(AUTH_TIMEOUT, |kato| kato.min(AUTH_TIMEOUT));
         // A host that waits for the target's work is not late.
@@ -199,8 +198,8 @@ impl QueueAuth {
         message.into_iter().chain(controller.proof.due_after(self.proved_at)).min()
     }
 
-    /// Handles the end of the time that [`QueueAuth::deadline`] gives. Returns whether the queue has
-    /// to close.
+    /// Handles the end of the time that [`QueueAuth::deadline`] gives. Returns whether the queue
+    /// has to close.
     pub(super) fn timed_out(&mut self, now: Time, controller: &Controller) -> bool {
         let is_due = controller.proof.due_after(self.proved_at).is_some_and(|due| now >= due);
         self.auth.timed_out() == TimeoutReaction::Disconnect || is_due

@@ -171,7 +171,7 @@ impl Controller {
     pub(super) fn nqn(&self) -> Nqn {
         match &self.kind {
             ControllerKind::Nvm(subsystem) => subsystem.nqn,
-            ControllerKind::Discovery(nqn) => *nqn,
+            ControllerKind::Discovery(nqn) => **nqn,
         }
     }
 

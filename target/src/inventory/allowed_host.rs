@@ -127,7 +127,7 @@ impl AllowedHosts {
     /// Takes the hosts of a configuration, and reads their keys.
     ///
     /// # Errors
-    /// See [`HostKeyring::of`].
+    /// A key file is refused, as [`HostKeyring::of`] says.
     pub(crate) fn of(config: &SubsystemConfig) -> Result<Self, ExportError> {
         let keyring = HostKeyring::of(config)?;
         let mut hosts = Self { keyring, ..Self::from(&config.hosts) };

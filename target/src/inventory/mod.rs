@@ -56,7 +56,7 @@ pub struct Inventory {
     discovery_nqn: Nqn,
     /// Keys of hosts that have to authenticate to the discovery service.
     discovery_keyring: Mutex<HostKeyring>,
-    /// What hosts may negotiate whose entries say nothing.
+    /// Hashes and groups that hosts may negotiate whose entries name none.
     negotiable: Mutex<NegotiableByDefault>,
     /// Whether the exports can change at run time.
     managed: bool,
@@ -109,7 +109,7 @@ impl Inventory {
         self.discovery_keyring.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What hosts may negotiate whose entries say nothing.
+    /// Hashes and groups that hosts may negotiate whose entries name none.
     pub(crate) fn negotiable(&self) -> MutexGuard<'_, NegotiableByDefault> {
         self.negotiable.lock().unwrap_or_else(PoisonError::into_inner)
     }

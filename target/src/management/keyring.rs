@@ -156,7 +156,7 @@ impl Methods {
     ) -> Result<Value, RpcError> {
         let params: HostKeyParams = read(params)?;
         let (nqn, host) = (parse_nqn(&params.nqn)?, parse_host(&params.host)?);
-        // The lock is held so that no client removes the keys meanwhile.
+        // The lock is held so that no client removes the keys before they are used.
         let keyring = self.keyring();
         let credentials = params.credentials(&keyring, host)?.map(Arc::new);
         self.edit(|edit| edit.change_hosts(&nqn, change(host, credentials)))?;

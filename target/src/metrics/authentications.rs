@@ -94,7 +94,7 @@ impl AuthCounts {
         *counts.entry((nqn, host, result)).or_default() += 1;
     }
 
-    /// Returns all counts.
+    /// Returns the counts by subsystem, host and result.
     pub(crate) fn list(&self) -> Vec<AuthCount> {
         let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let count = |((nqn, host, result), count): (&Counted, &u64)| AuthCount {

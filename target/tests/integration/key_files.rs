@@ -144,7 +144,7 @@ fn mistakes_in_entries_are_named() {
             format!("dhchap_key = \"same\"\n{other}dhchap_key = \"copy\""),
             &["same", "copy", "gen-dhchap-key"],
         ),
-        (format!("dhchap_key = \"same\"\ndhchap_ctrl_key = \"copy\""), &["same", "copy"]),
+        ("dhchap_key = \"same\"\ndhchap_ctrl_key = \"copy\"".to_owned(), &["same", "copy"]),
     ] {
         assert_error(folder, &entry(&keys), parts, "");
     }

@@ -131,7 +131,7 @@ impl HostileHost {
         Association { admin, io, cntlid }
     }
 
-    /// Enables the controller.
+    /// Sets CC.EN: hosts send no I/O before.
     ///
     /// # Panics
     /// If the target does not want that.

@@ -33,7 +33,7 @@ pub(crate) enum StepDecision {
     Skip(&'static str),
 }
 
-/// Error of a step that a missing tool keeps from checking. The run goes on, and the step is not
+/// Error of a step that a missing tool keeps from checking. The run continues, and the step is not
 /// recorded as passed.
 #[derive(Debug)]
 pub(crate) struct NotChecked(pub(crate) &'static str);
