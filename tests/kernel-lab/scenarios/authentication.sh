@@ -40,7 +40,7 @@ connect() {
 
 # refused KEY [ctrl]: the kernel's host does not get in.
 refused() {
-    refuse "failed to write to nvme-fabrics device" nvme connect -t rdma -a "$ADDRESS" -s 4420 -n "$NQN" -i 1 --hostnqn=$host \
+    refuse "could not add new controller\|failed to write to nvme-fabrics device" nvme connect -t rdma -a "$ADDRESS" -s 4420 -n "$NQN" -i 1 --hostnqn=$host \
         --hostid="$hostid" ${1:+--dhchap-secret="$(cat "/tmp/$1.key")"} ${2:+--dhchap-ctrl-secret="$(cat "/tmp/$2.key")"}
 }
 
