@@ -103,8 +103,10 @@ fn the_page_of_the_configuration_has_every_key() {
     for table in [
         "",
         "[limits]\n",
+        "[[discovery.host]]\n",
         port,
         subsystem,
+        &format!("{subsystem}[[subsystem.host]]\n"),
         &format!("{subsystem}[[subsystem.namespace]]\n"),
         &format!("{subsystem}[[subsystem.namespace]]\n[subsystem.namespace.faults]\n"),
         &format!("{subsystem}[[subsystem.directory]]\npath = \"x\"\n"),
@@ -120,7 +122,17 @@ fn the_page_of_the_configuration_has_every_key() {
         let keys: Vec<_> = keys.split('`').skip(1).step_by(2).collect();
         assert!(keys.len() > 2, "{checked}");
         for key in keys.iter().filter(|key| {
-            !["limits", "port", "subsystem", "namespace", "directory", "faults"].contains(key)
+            ![
+                "limits",
+                "discovery",
+                "port",
+                "subsystem",
+                "host",
+                "namespace",
+                "directory",
+                "faults",
+            ]
+            .contains(key)
         }) {
             assert!(page.contains(&format!("\\fB{key} = ")), "{key} of {table:?} is not explained");
         }

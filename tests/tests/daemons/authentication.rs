@@ -238,7 +238,7 @@ fn keys_change_at_reload_and_by_methods() {
     assert_eq!(saved[0]["params"], json!({ "name": "third", "path": path }));
     let toml = scene.call("feedrail_get_config_toml", json!({})).unwrap();
     assert!(toml["toml"].as_str().unwrap().contains("third.key"), "{toml}");
-    // Who has to authenticate again, and does not, is disconnected.
+    // A host that has to authenticate again, and does not, is disconnected.
     let params = json!({ "nqn": NQN, "within_s": 1 });
     assert!(scene.call("feedrail_reauthenticate", params).unwrap().as_u64() > Some(0));
     scene.authenticate(admin, 90).expect("in time");
