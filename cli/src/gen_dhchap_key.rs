@@ -71,11 +71,8 @@ impl GenDhchapKey {
         let length = self.key_length.unwrap_or(transformation.usual_bytes());
         let mut failure = None;
         let secret = Secret::generate(transformation, length, &mut |bytes| {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            match rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut *bytes, flags)) {
-                Ok(count) if count == bytes.len() => {}
-                Ok(_) => failure = Some(rustix::io::Errno::IO),
-                Err(error) => failure = Some(error),
+            if let Err(error) = rdma::fill_random(bytes) {
+                failure = Some(error);
             }
         });
         match failure {

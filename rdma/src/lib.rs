@@ -55,5 +55,6 @@ pub use registered::Registered;
 pub use roce_proto::Time;
 pub use select::{Choice, ProviderKind, SelectError, Selection, auto_shares_memory, select};
 pub use shm::Shm;
+pub use software::random::fill_random;
 pub use traits::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow, Provider};
 pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};

@@ -38,7 +38,7 @@ pub(crate) struct UnsharedPorts(BTreeMap<SocketAddr, FailedTries>);
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct NetworkState {
     addresses: Vec<LocalAddress>,
-    /// Names in `/sys/class/infiniband`, sorted.
+    /// Names of the devices, sorted.
     devices: Vec<OsString>,
 }
 
@@ -46,12 +46,18 @@ pub(crate) struct NetworkState {
 /// the target listens on an address that another process has released.
 const LOOKS_BETWEEN_TRIES: u32 = 32;
 
+/// Returns the names of this machine's RDMA devices, sorted.
+pub(crate) fn rdma_devices() -> Vec<OsString> {
+    let devices = fs::read_dir(rdma::sysfs::CLASS).into_iter().flatten().flatten();
+    let mut devices: Vec<_> = devices.map(|entry| entry.file_name()).collect();
+    devices.sort();
+    devices
+}
+
 impl NetworkState {
     pub(crate) fn look() -> Self {
-        let devices = fs::read_dir("/sys/class/infiniband").into_iter().flatten().flatten();
-        let mut devices: Vec<_> = devices.map(|entry| entry.file_name()).collect();
-        devices.sort();
-        Self { addresses: rdma::local_addresses().unwrap_or_default(), devices }
+        let addresses = rdma::local_addresses().unwrap_or_default();
+        Self { addresses, devices: rdma_devices() }
     }
 
     pub(crate) fn have(&self, ip: IpAddr) -> bool {

@@ -1,7 +1,6 @@
 //! A running target: the threads that serve the exports of a configuration.
 
 use std::io;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +21,7 @@ use crate::inventory::open::OpenPurpose;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::{NAMESPACES_REPORTED, PEERS_REPORTED};
 use crate::listen_error::AddressError;
-use crate::listen_retries::MissingAddresses;
+use crate::listen_retries::{MissingAddresses, rdma_devices};
 use crate::listeners::Listeners;
 use crate::listening::{Listening, NotListening, listen_everywhere};
 use crate::management::{Management, SocketError};
@@ -94,8 +93,7 @@ impl Target {
         // All exports are open, and threads have what this one has left. The kernel lets files of
         // RDMA devices be used only with the rights of the moment in which they were opened. On
         // other machines addresses come first, so that an error can name who has a port.
-        let rdma_devices = rdma::sysfs::devices(Path::new(rdma::sysfs::CLASS));
-        let has_rdma_devices = rdma_devices.is_some_and(|devices| !devices.is_empty());
+        let has_rdma_devices = !rdma_devices().is_empty();
         if has_rdma_devices {
             crate::confinement::enter_thread();
         }

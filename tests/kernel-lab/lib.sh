@@ -82,6 +82,11 @@ target_run() {
         fail "the target did not take $provider: $(cat "$log/target.out")"
 }
 
+# dhchap_key HMAC NAME: makes /tmp/NAME.key, a new key for authentication.
+dhchap_key() {
+    (umask 077 && /job/bin/feedrail gen-dhchap-key --hmac "$1" >"/tmp/$2.key") || fail "gen-dhchap-key"
+}
+
 # second_address: gives a second target of ours $SECOND and $SECOND_PORT to listen at.
 second_address() {
     if [ "$provider" = soft ]; then

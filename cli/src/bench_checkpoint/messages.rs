@@ -35,21 +35,13 @@ pub(super) enum RankDirection {
 #[serde(tag = "job", rename_all = "snake_case")]
 pub(super) enum RankJob {
     /// Write the reserved entry, and flush it.
-    SaveEntry {
-        reservations: Vec<Option<EntryReservation>>,
-    },
-    LoadEntry {
-        checkpoint: String,
-        entry: String,
-    },
+    SaveEntry { reservations: Vec<Option<EntryReservation>> },
+    /// Read an entry of a checkpoint.
+    LoadEntry { checkpoint: String, entry: String },
     /// Write a file in this folder, or all ranks one checkpoint of torch.
-    SaveFile {
-        folder: PathBuf,
-    },
+    SaveFile { folder: PathBuf },
     /// Read what `SaveFile` wrote.
-    LoadFile {
-        folder: PathBuf,
-    },
+    LoadFile { folder: PathBuf },
     /// Compare what was loaded last, and overwrite it.
     Compare,
 }

@@ -119,9 +119,8 @@ pub(crate) struct CheckTask {
 /// Data that a command of the checks reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CheckQuestion {
-    Identify {
-        namespace: NamespaceKey,
-    },
+    /// Identity of this namespace.
+    Identify { namespace: NamespaceKey },
     /// Log page with the Changed Namespace List.
     ChangedList,
     /// ANA log page, with the states of groups.

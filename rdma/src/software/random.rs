@@ -34,15 +34,24 @@ enum RandomSource {
     Seeded(SplitMix64),
 }
 
+/// Fills the slice with random numbers of the system, which nobody can predict.
+///
+/// # Errors
+/// The error of `getrandom`: the kernel is older than 3.17.
+pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled +=
+            rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes[filled..], flags))?;
+    }
+    Ok(())
+}
+
 impl Entropy for SystemEntropy {
     fn stream(&mut self) -> io::Result<Random> {
         let mut key = [0; 32];
-        let mut filled = 0;
-        while filled < key.len() {
-            let flags = rustix::rand::GetRandomFlags::empty();
-            filled +=
-                rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut key[filled..], flags))?;
-        }
+        fill_random(&mut key)?;
         Ok(Random(RandomSource::System(Box::new(ChaCha12Rng::from_seed(key)))))
     }
 }

@@ -230,11 +230,5 @@ impl Drop for AuthThread {
 /// # Panics
 /// If the kernel has none, as only kernels before 3.17.
 pub(super) fn system_random(bytes: &mut [u8]) {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let flags = rustix::rand::GetRandomFlags::empty();
-        let got =
-            rustix::io::retry_on_intr(|| rustix::rand::getrandom(&mut bytes[filled..], flags));
-        filled += got.expect("the kernel has random numbers");
-    }
+    rdma::fill_random(bytes).expect("the kernel has random numbers");
 }

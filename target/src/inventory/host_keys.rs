@@ -64,7 +64,7 @@ impl HostCredentials {
         entry: HostEntry,
         names: Option<(String, Option<String>)>,
     ) -> Result<Self, KeyFileError> {
-        let secrets = entry.read_secrets_with(&|path| crate::confinement::open(path))?;
+        let secrets = entry.read_secrets_with(&crate::confinement::open)?;
         Ok(Self { entry, secrets, names })
     }
 }
@@ -105,7 +105,7 @@ impl HostKeyring {
         let refused = |error: String| ExportError::HostKey { origin: origin.clone(), error };
         let mut read = Vec::with_capacity(entries.len());
         for entry in entries {
-            let secrets = entry.read_secrets_with(&|path| crate::confinement::open(path));
+            let secrets = entry.read_secrets_with(&crate::confinement::open);
             read.push((entry.clone(), secrets.map_err(|error| refused(error.to_string()))?));
         }
         check_hosts(&read).map_err(|error| refused(error.to_string()))?;

@@ -103,7 +103,7 @@ impl Methods {
         if keyring.0.len() >= 2 * MAX_ALLOWED_HOSTS {
             return Err(RpcError::invalid_params("too many keys"));
         }
-        read_key_file_with(&path, &|path| crate::confinement::open(path))
+        read_key_file_with(&path, &crate::confinement::open)
             .map_err(|error| RpcError::invalid_params(format_args!("path: {error}")))?;
         keyring.0.insert(name, path);
         Ok(true.into())
@@ -246,7 +246,11 @@ pub(super) fn describe_keys(credentials: &HostCredentials, params: &mut Value) {
     if let Some(key) = ctrlr_key {
         params["dhchap_ctrlr_key"] = key.into();
     }
-    let HostEntry { hashes, groups, .. } = &credentials.entry;
+    describe_negotiable(&credentials.entry.hashes, &credentials.entry.groups, params);
+}
+
+/// Adds hash functions and groups to the parameters of a call; those of an empty list are left out.
+fn describe_negotiable(hashes: &[HashFunction], groups: &[Option<DhGroup>], params: &mut Value) {
     if !hashes.is_empty() {
         params["dhchap_digests"] = hashes.iter().map(|hash| hash.name()).collect();
     }
@@ -289,11 +293,8 @@ pub(super) fn negotiable_call(negotiable: &NegotiableByDefault) -> Option<Value>
         return None;
     }
     let mut params = json!({});
-    if let Some(hashes) = &negotiable.hashes {
-        params["dhchap_digests"] = hashes.iter().map(|hash| hash.name()).collect();
-    }
-    if let Some(groups) = &negotiable.groups {
-        params["dhchap_dhgroups"] = groups.iter().map(|group| DhGroup::name_of(*group)).collect();
-    }
+    let NegotiableByDefault { hashes, groups } = negotiable;
+    let (hashes, groups) = (hashes.as_deref(), groups.as_deref());
+    describe_negotiable(hashes.unwrap_or_default(), groups.unwrap_or_default(), &mut params);
     Some(json!({ "method": "nvmf_set_config", "params": params }))
 }

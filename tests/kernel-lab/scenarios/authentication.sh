@@ -7,7 +7,6 @@
 host=nqn.2026-01.org.example:host hostid=$(uuidgen)
 other=nqn.2026-01.org.example:other
 manage() { feedrail target "$@" --socket /tmp/target.sock || fail "feedrail target $*"; }
-key() { /job/bin/feedrail gen-dhchap-key --hmac "$1" >"/tmp/$2.key" && chmod 600 "/tmp/$2.key" || fail "gen-dhchap-key"; }
 
 # configure HASH GROUP [ctrl]: what the host has to use.
 configure() {
@@ -52,8 +51,8 @@ disconnect() {
 # One with nvme-cli's tool, one with ours.
 nvme gen-dhchap-key --hmac=1 --nqn=$host >/tmp/host.key || fail "nvme gen-dhchap-key"
 chmod 600 /tmp/host.key
-key 2 subsystem
-key 0 other
+dhchap_key 2 subsystem
+dhchap_key 0 other
 truncate -s 64M /disk/a.img
 configure sha256 null
 target_run --config /tmp/target.toml
@@ -91,7 +90,7 @@ fio_end
 
 # Another key: whoever has the old one does not get in any more.
 cp /tmp/host.key /tmp/old.key
-key 3 host
+dhchap_key 3 host
 manage reload
 disconnect
 refused old ctrl

@@ -2,7 +2,6 @@
 # set: ci
 # kernel may say: nvmet:
 host=nqn.2026-01.org.example:host
-key() { /job/bin/feedrail gen-dhchap-key --hmac "$1" >"/tmp/$2.key" && chmod 600 "/tmp/$2.key" || fail "gen-dhchap-key"; }
 subsystem=$NVMET/subsystems/$KERNEL_NQN
 
 # configure HASH GROUP [ctrl]: what our host has to use.
@@ -20,9 +19,9 @@ configure() {
 # authenticated COMMAND [OPTIONS]: a command of ours with the host's key.
 authenticated() { initiator "$@" -q $host --dhchap-secret-file /tmp/host.key; }
 
-key 1 host
+dhchap_key 1 host
 nvme gen-dhchap-key --hmac=2 --nqn=$KERNEL_NQN >/tmp/subsystem.key && chmod 600 /tmp/subsystem.key || fail "nvme gen-dhchap-key"
-key 1 other
+dhchap_key 1 other
 kernel_target_up 8M
 echo 0 >"$subsystem/attr_allow_any_host"
 head -c 8M /dev/urandom >/tmp/model
