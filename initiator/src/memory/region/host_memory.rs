@@ -21,7 +21,7 @@ pub enum Grant {
     /// first command until the region is freed or the controller is closed. This is fastest, and
     /// needs no memory windows. A target that violates the protocol could write to any byte of the
     /// region at any time, so its bytes are copied, or accessed through pointers: see
-    /// [`RegionSlice`].
+    /// [`RegionSlice`](super::RegionSlice).
     #[default]
     Persistent,
     /// Each command makes exactly the bytes that it transfers accessible, through the connection of
