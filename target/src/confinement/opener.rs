@@ -10,13 +10,16 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recvmsg, sendmsg,
 };
+use rustix::process::{Pid, WaitOptions};
 
 /// Longest answer: a number, and the reason of a refusal.
 pub(crate) const ANSWER_BYTES: usize = 8192;
@@ -88,6 +91,20 @@ impl Opener {
     /// Process id of the helper; `None` without one.
     pub(crate) fn id() -> Option<u32> {
         OPENER.get().map(|opener| opener.id)
+    }
+
+    /// Ends the helper, if there is one, and waits for it, but no longer than `timeout`: a helper
+    /// that opens a file of a server without answer is left to end later.
+    pub(crate) fn end(timeout: Duration) {
+        let Some(opener) = OPENER.get() else { return };
+        let Ok(socket) = opener.socket.try_lock() else { return };
+        let is_closed = rustix::net::shutdown(&*socket, Shutdown::Write)
+            .and_then(|()| set_socket_timeout(&*socket, Timeout::Recv, Some(timeout)))
+            .and_then(|()| receive(&socket, &mut [0; ANSWER_BYTES]));
+        if matches!(is_closed, Ok((0, _)) | Err(Errno::CONNRESET)) {
+            let id = Pid::from_raw(opener.id.cast_signed());
+            let _ = rustix::process::waitpid(id, WaitOptions::empty());
+        }
     }
 
     fn open(&self, found: BorrowedFd<'_>, flags: OFlags) -> io::Result<OwnedFd> {

@@ -133,6 +133,7 @@ const ANY: &[c_long] = &[
     libc::SYS_sysinfo,
     libc::SYS_times,
     libc::SYS_uname,
+    libc::SYS_wait4,
     // Sockets.
     libc::SYS_accept,
     libc::SYS_accept4,

@@ -46,11 +46,14 @@ pub use self::process_log::{LogOutput, ProcessLog};
 use self::reload_signal::ReloadSignal;
 use self::report::StdoutReport;
 use crate::config::Config;
+use crate::confinement::Opener;
 use crate::reloader::ConfigSource;
 use crate::target::Target;
 
 /// Longest time that the process waits at its end for slow readers of its output.
 const READER_TIMEOUT: Duration = Duration::from_secs(1);
+/// Longest time that the process waits at its end for the helper that opens files.
+const HELPER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Command line of the daemon, for man pages and completions.
 pub fn command() -> clap::Command {
@@ -105,6 +108,7 @@ pub fn main_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
     report.flush(READER_TIMEOUT);
     log.flush(READER_TIMEOUT);
+    Opener::end(HELPER_TIMEOUT);
     if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
