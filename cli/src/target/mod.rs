@@ -6,6 +6,7 @@ mod config;
 mod drain;
 mod nvmet;
 mod protect;
+mod reauth;
 mod reload;
 mod rename;
 mod resize;
@@ -28,6 +29,7 @@ use self::client::RpcClient;
 use self::config::{LoadConfig, SaveConfig};
 use self::drain::Drain;
 use self::protect::ProtectNamespace;
+use self::reauth::Reauth;
 use self::reload::Reload;
 use self::rename::Rename;
 use self::resize::Resize;
@@ -73,6 +75,7 @@ enum TargetCommand {
     AddHost(AddHost),
     RemoveHost(RemoveHost),
     AllowAnyHost(AllowAnyHost),
+    Reauth(Reauth),
     AddSubsystem(AddSubsystem),
     RemoveSubsystem(RemoveSubsystem),
     AddListener(AddListener),
@@ -258,6 +261,7 @@ impl TargetArgs {
                 host.change("nvmf_subsystem_remove_host", "nvmf_ns_remove_host", Map::new())
             }
             TargetCommand::AllowAnyHost(allow) => allow.run(),
+            TargetCommand::Reauth(reauth) => reauth.run(),
             TargetCommand::AddSubsystem(add) => add.run(),
             TargetCommand::RemoveSubsystem(remove) => remove.run(),
             TargetCommand::AddListener(add) => add.run(),

@@ -15,8 +15,8 @@ use feedrail_auth::{
 use feedrail_initiator::{RdmaProvider, SubsystemAddress};
 use feedrail_tests::hostile::{HostileHost, QueueKey};
 use feedrail_tests::process::{
-    Daemon, DaemonOptions, ManagementClient, OpenMetricsPage, eventually, free_address, host,
-    loopback_address, metrics_text, pause, write_configuration,
+    Daemon, DaemonOptions, ManagementClient, OpenMetricsPage, eventually, feedrail, free_address,
+    host, loopback_address, metrics_text, pause, write_configuration,
 };
 use nvme_proto::auth::{
     AuthMessage, AuthReply, AuthTransaction, AuthenticationReceive, AuthenticationSend,
@@ -239,8 +239,17 @@ fn keys_change_at_reload_and_by_methods() {
     let toml = scene.call("feedrail_get_config_toml", json!({})).unwrap();
     assert!(toml["toml"].as_str().unwrap().contains("third.key"), "{toml}");
     // A host that has to authenticate again, and does not, is disconnected.
-    let params = json!({ "nqn": NQN, "within_s": 1 });
-    assert!(scene.call("feedrail_reauthenticate", params).unwrap().as_u64() > Some(0));
+    let socket = scene.folder.path().join("socket");
+    let socket = socket.to_str().unwrap();
+    let reauth = |words: &[&str]| {
+        feedrail(["target", "reauth"].iter().chain(words).chain(&["--socket", socket])).run()
+    };
+    assert_eq!(reauth(&[NQN, "nqn.2026-01.org.example:absent"]).success(), b"0\n");
+    let unknown = reauth(&["nqn.2026-01.org.example:absent"]).failure();
+    assert!(unknown.contains("absent"), "{unknown}");
+    let text = reauth(&[NQN, "--within", "1", "-o", "json"]).success();
+    let demanded: Value = serde_json::from_slice(&text).unwrap();
+    assert!(demanded["controllers"].as_u64() > Some(0), "{demanded}");
     scene.authenticate(admin, 90).expect("in time");
     scene.host.wait_down(io);
     assert!(scene.host.state(admin) != raw_peers::RawLinkState::Down);
