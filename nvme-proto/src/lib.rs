@@ -34,6 +34,7 @@ pub mod auth;
 mod capsule;
 mod command;
 mod cqe;
+mod data_transfer;
 pub mod fabrics;
 pub mod feature;
 mod host_id;
@@ -61,8 +62,9 @@ pub use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
 
 pub use admin::AdminCommand;
 pub use capsule::CommandCapsule;
-pub use command::{Command, DataTransfer};
+pub use command::Command;
 pub use cqe::Cqe;
+pub use data_transfer::DataTransfer;
 pub use fabrics::FabricsCommand;
 pub use host_id::{HostId, InvalidHostId};
 pub use id::{Cid, Cntlid, Csi, Nsid, Qid};
