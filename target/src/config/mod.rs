@@ -4,6 +4,7 @@
 //! ([`Config::quick`]), and is valid by construction as far as that can be checked without opening
 //! its files. Directories are expanded and files opened when the target starts, or by `--check`.
 
+mod authentication;
 mod document;
 mod error;
 mod export_roots;
@@ -29,6 +30,7 @@ use nvme_proto::Nqn;
 use rdma::shm::SharingGroup;
 use uuid::Uuid;
 
+pub use self::authentication::Authentication;
 pub use self::error::ConfigError;
 pub(crate) use self::export_roots::ExportRoots;
 pub(crate) use self::namespace_spec::NamespaceSpec;
@@ -44,7 +46,6 @@ use crate::backend::{BackendError, FilePlace};
 pub use crate::confinement::ConfinementMode;
 pub use crate::derived_ids::{Machine, MachineError, SubsystemIdentity};
 pub use crate::inventory::ana::AnaGroupId;
-pub use crate::inventory::host_keys::Authentication;
 pub use crate::limits::{CntlidRange, Limits};
 
 /// Checked configuration, from a TOML file or from the quick form of the command line.
@@ -76,7 +77,7 @@ pub struct Config {
     /// Folders whose files and devices may be exported at run time, besides those that the
     /// configuration names; `None` if anything may be.
     pub export_roots: Option<Vec<PathBuf>>,
-    /// Whether the daemon confines itself; `None` does not.
+    /// Whether the daemon confines itself; `None` is as far as the kernel can.
     pub confinement: Option<ConfinementMode>,
     /// Address at which the metrics page is served over HTTP; `None` for no page.
     pub metrics: Option<SocketAddr>,

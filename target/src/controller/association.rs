@@ -5,13 +5,13 @@ use std::sync::Arc;
 use nvme_proto::{Cid, Qid, Status};
 use rdma::Time;
 
+use super::auth_state::QueueAuthState;
 use super::command::CommandOutcome;
 use super::event::{AbortRequest, CloseReason, QueueEvent};
 use super::hold::CommandHold;
 use super::jobs::Jobs;
 use super::link::QueueLink;
 use super::members::Joined;
-use super::queue_auth::QueueAuthState;
 use super::stage::{Epoch, RegisterPhase};
 use super::state::{Controller, SharedState};
 use crate::deliberate_bugs::{self, Bug};

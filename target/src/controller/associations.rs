@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use nvme_proto::{Cntlid, HostId};
+use nvme_proto::{Cntlid, HostId, Nqn};
 
 use super::authenticator::{Authenticator, system_random};
 use super::command_trace::CommandTrace;
@@ -160,6 +161,19 @@ impl Associations {
     pub fn controllers(&self) -> Vec<Arc<Controller>> {
         let live = self.live();
         live.hosts.all().chain(live.discovery.all()).cloned().collect()
+    }
+
+    /// Demands that a host of a subsystem, or all of its hosts, authenticate again within a time.
+    /// Returns the number of their controllers.
+    pub(crate) fn demand_proof(&self, nqn: &Nqn, host: Option<&Nqn>, within: Duration) -> usize {
+        let Some(now) = self.trace().now() else { return 0 };
+        let is_meant = |controller: &&Arc<Controller>| {
+            let is_of_host = host.is_none_or(|host| controller.host.nqn.0 == *host);
+            controller.authenticates && controller.nqn() == *nqn && is_of_host
+        };
+        let controllers = self.controllers();
+        let meant = controllers.iter().filter(is_meant);
+        meant.inspect(|controller| controller.demand_proof(now, now + within)).count()
     }
 
     /// Takes a permit for a connection of a party (an IP address or a local user). The limits hold

@@ -24,7 +24,7 @@ use super::members::Joined;
 use super::queue::{Membership, Queue, QueueState};
 use super::stage::Epoch;
 use super::state::{Controller, NewController};
-use crate::inventory::allowed_host::NamedHost;
+use crate::inventory::named_host::NamedHost;
 use crate::inventory::port::ServedSubsystem;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::{AUTH_MESSAGE_BYTES, Limits};

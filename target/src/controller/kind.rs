@@ -5,8 +5,8 @@ use std::sync::Arc;
 use nvme_proto::Nqn;
 
 use crate::inventory::Inventory;
-use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::host_keys::TransactionTerms;
+use crate::inventory::named_host::NamedHost;
 use crate::inventory::subsystem::Subsystem;
 
 /// Kind of a controller, with the subsystem of an I/O controller.

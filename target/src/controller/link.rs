@@ -8,8 +8,8 @@ use feedrail_auth::ControllerWorkResult;
 use nvme_proto::Qid;
 use rdma::Time;
 
+use super::auth_state::QueueAuthState;
 use super::event::{CloseReason, JobId, QueueEvent};
-use super::queue_auth::QueueAuthState;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 
 /// Queue as seen by other threads: its mailbox, and when its last command arrived.

@@ -12,6 +12,8 @@ mod announcements;
 mod association;
 mod associations;
 mod async_event;
+mod auth_state;
+mod authentication;
 pub(crate) mod authenticator;
 mod command;
 pub(crate) mod command_trace;
@@ -40,6 +42,7 @@ mod support;
 mod tests;
 
 pub use self::associations::Associations;
+pub(crate) use self::auth_state::QueueAuthState;
 pub use self::command::{CommandOutcome, CommandWork, Execution, IoKind, IoWork, ParsedCommand};
 pub(crate) use self::command::{CommandTransfer, ControlWork, TransferDirection};
 pub(crate) use self::drain::{DrainScope, Drained};
@@ -48,5 +51,4 @@ pub(crate) use self::event::{AbortRequest, CloseReason, FlushJob, JobId, Quiesce
 pub(crate) use self::hold::CommandHold;
 pub(crate) use self::link::Lost;
 pub use self::queue::{Accepted, Queue};
-pub(crate) use self::queue_auth::QueueAuthState;
 pub use self::state::Controller;

@@ -7,11 +7,12 @@ use nvme_proto::{Cid, Cntlid, Cqe, Qid};
 use rdma::Time;
 
 use super::associations::Associations;
+use super::auth_state::QueueAuthState;
 use super::command::{CommandOutcome, IoKind, IoWork};
 use super::event::{AbortRequest, CloseReason, FlushJob, QueueEvent};
 use super::hold::CommandHold;
 use super::link::{Lost, QueueLink, QueueMessage};
-use super::queue_auth::{QueueAuth, QueueAuthState};
+use super::queue_auth::QueueAuth;
 use super::stage::Epoch;
 use super::state::Controller;
 use crate::backend::BackendError;

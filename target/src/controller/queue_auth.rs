@@ -1,25 +1,21 @@
 //! Authentication of one queue: Authentication Send and Receive, and the timer between them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use feedrail_auth::{
-    AuthEvent, Authenticated, ControllerAuth, ControllerWorkResult, DhGroup, Parties,
-    ReceiveReaction, SendReaction, TimeoutReaction,
+    AuthEvent, ControllerAuth, ControllerWorkResult, Parties, ReceiveReaction, SendReaction,
+    TimeoutReaction,
 };
-use nvme_proto::{Cid, Nqn, Status};
+use nvme_proto::{Cid, Status};
 use rdma::Time;
 
 use super::associations::Associations;
 use super::authenticator::Submitted;
 use super::command::{CommandOutcome, Execution};
 use super::link::QueueLink;
-use super::queue::{Membership, Queue, QueueState};
 use super::state::Controller;
 use crate::limits::peer::Party;
 use crate::limits::{AUTH_TIMEOUT, CONNECT_TIMEOUT};
-use crate::metrics::authentications::AuthResult;
 
 /// Authentication of the host on one queue, from Connect until the queue ends.
 #[derive(Debug)]
@@ -30,69 +26,11 @@ pub(super) struct QueueAuth {
     /// Time of Connect, or of the last command that carried a message.
     heard_at: Time,
     /// Time at which the host has authenticated last.
-    proved_at: Time,
+    pub(super) proved_at: Time,
     /// Whether the host has keys.
-    is_known: bool,
+    pub(super) is_known: bool,
     /// Whether its work was refused, because there was too much.
-    was_busy: bool,
-}
-
-/// Authentication of a queue as operators see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum QueueAuthState {
-    /// The host has not authenticated yet.
-    Negotiating,
-    /// The host has authenticated.
-    Completed(Authenticated),
-    /// The last transaction failed.
-    Failed,
-}
-
-impl From<AuthEvent> for QueueAuthState {
-    fn from(event: AuthEvent) -> Self {
-        match event {
-            AuthEvent::Authenticated(with) => Self::Completed(with),
-            _ => Self::Failed,
-        }
-    }
-}
-
-/// Demand of an operator that the host of a controller authenticates again, on each queue.
-#[derive(Debug, Default)]
-pub(super) struct ProofDemand {
-    /// Time of the demand in nanoseconds; 0 if there was none.
-    asked_at: AtomicU64,
-    /// Time at which queues are closed that have not authenticated since.
-    due: AtomicU64,
-}
-
-impl ProofDemand {
-    /// Demands that the host authenticates until `due`.
-    pub(super) fn demand(&self, now: Time, due: Time) {
-        self.due.store(due.as_nanos(), Ordering::Relaxed);
-        self.asked_at.store(now.as_nanos(), Ordering::Release);
-    }
-
-    /// Time by which a host has to authenticate that did so at `proved_at`, if it has to.
-    fn due_after(&self, proved_at: Time) -> Option<Time> {
-        let is_older = proved_at.as_nanos() < self.asked_at.load(Ordering::Acquire);
-        is_older.then(|| Time::from_nanos(self.due.load(Ordering::Relaxed)))
-    }
-}
-
-impl Associations {
-    /// Demands that a host of a subsystem, or all of its hosts, authenticate again within a time.
-    /// Returns the number of their controllers.
-    pub(crate) fn demand_proof(&self, nqn: &Nqn, host: Option<&Nqn>, within: Duration) -> usize {
-        let Some(now) = self.trace().now() else { return 0 };
-        let is_meant = |controller: &&Arc<Controller>| {
-            let is_of_host = host.is_none_or(|host| controller.host.nqn.0 == *host);
-            controller.authenticates && controller.nqn() == *nqn && is_of_host
-        };
-        let controllers = self.controllers();
-        let meant = controllers.iter().filter(is_meant);
-        meant.inspect(|controller| controller.demand_proof(now, now + within)).count()
-    }
+    pub(super) was_busy: bool,
 }
 
 /// Parts that a queue's authentication uses of the rest of the target.
@@ -203,96 +141,5 @@ impl QueueAuth {
     pub(super) fn timed_out(&mut self, now: Time, controller: &Controller) -> bool {
         let is_due = controller.proof.due_after(self.proved_at).is_some_and(|due| now >= due);
         self.auth.timed_out() == TimeoutReaction::Disconnect || is_due
-    }
-}
-
-impl Queue {
-    /// Executes a command that carries a message, and takes the state that follows from it.
-    pub(super) fn authenticate(
-        &mut self,
-        now: Time,
-        act: impl FnOnce(&mut QueueAuth, &AuthContext<'_>) -> Execution,
-    ) -> Execution {
-        let (associations, link) = (Arc::clone(&self.associations), Arc::clone(&self.link));
-        let party = self.peer.party();
-        let Some(Membership { auth: Some(auth), controller, .. }) = self.membership_mut() else {
-            return Execution::Complete(Status::INVALID_OPCODE.with_dnr().into());
-        };
-        let context =
-            AuthContext { now, associations: &associations, controller, link: &link, party };
-        let execution = act(auth, &context);
-        self.settle_authentication(now);
-        execution
-    }
-
-    /// Takes the result of work. Returns the Authentication Receive that has waited for it.
-    pub(super) fn computed(&mut self, now: Time, result: ControllerWorkResult) -> Option<Cid> {
-        let waiting = self.membership_mut()?.auth.as_mut()?.computed(result);
-        self.settle_authentication(now);
-        waiting
-    }
-
-    /// Makes the queue live or not, as its authentication says, and logs the end of a transaction.
-    pub(super) fn settle_authentication(&mut self, now: Time) {
-        let Some(Membership { auth: Some(auth), controller, .. }) = self.membership_mut() else {
-            return;
-        };
-        let (event, is_authenticated) = (auth.take_event(), auth.is_authenticated());
-        if let Some(AuthEvent::Authenticated(_)) = event {
-            auth.proved_at = now;
-        }
-        let (is_known, was_busy) = (auth.is_known, std::mem::take(&mut auth.was_busy));
-        let controller = Arc::clone(controller);
-        self.state = match std::mem::replace(&mut self.state, QueueState::Ended) {
-            QueueState::Authenticating(mut membership) if is_authenticated => {
-                membership.interval_start = now;
-                membership.disabled_since = Some(now);
-                QueueState::Live(membership)
-            }
-            QueueState::Live(membership) if !is_authenticated => {
-                QueueState::Authenticating(membership)
-            }
-            state => state,
-        };
-        if let Some(event) = event {
-            self.link.set_auth_state(event.into());
-            let result = if was_busy { AuthResult::Busy } else { event.into() };
-            let host = is_known.then_some(controller.host.nqn.0);
-            self.associations.authenticator().counts.add(controller.nqn(), host, result);
-            self.report_authentication(now, &controller, event, was_busy);
-        }
-    }
-
-    fn report_authentication(
-        &self,
-        now: Time,
-        controller: &Controller,
-        event: AuthEvent,
-        was_busy: bool,
-    ) {
-        let (peer, qid, cntlid) = (&self.peer, self.qid, controller.cntlid);
-        let (host, nqn) = (&controller.host.nqn, controller.nqn());
-        match event {
-            AuthEvent::Authenticated(with) => {
-                let (hash, group) = (with.hash, DhGroup::id_of(with.group));
-                let bidirectional = with.bidirectional;
-                tracing::debug!(
-                    %peer, %qid, %cntlid, %host, %nqn, %hash, %group, bidirectional, "authenticated"
-                );
-            }
-            _ if !self.associations.log_rate().admit(now) => {}
-            AuthEvent::Refused(_) if was_busy => tracing::warn!(
-                %peer, %qid, %host, %nqn, "authentication refused: too many hosts authenticate"
-            ),
-            AuthEvent::Refused(reason) => tracing::warn!(
-                %peer, %qid, %host, %nqn, %reason, "authentication refused"
-            ),
-            AuthEvent::RefusedByHost(reason) => tracing::warn!(
-                %peer, %qid, %host, %nqn, %reason, "the host refused the target's authentication"
-            ),
-            AuthEvent::TimedOut => {
-                tracing::warn!(%peer, %qid, %host, %nqn, "the host did not authenticate in time");
-            }
-        }
     }
 }

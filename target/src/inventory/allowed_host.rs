@@ -1,34 +1,14 @@
-//! Identity of a host in its Connect command, and the hosts that may connect to a subsystem.
+//! Hosts that may connect to a subsystem.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nvme_proto::{HostId, HostNqn, Nqn};
+use nvme_proto::Nqn;
 
-use crate::config::{HostPolicy, SubsystemConfig};
-use crate::inventory::error::ExportError;
-use crate::inventory::host_keys::{Authentication, HostCredentials, HostKeyring};
+use crate::config::{Authentication, HostPolicy, SubsystemConfig};
+use crate::inventory::error::{ExportError, HostsError};
+use crate::inventory::host_keys::{HostCredentials, HostKeyring};
+use crate::inventory::named_host::NamedHost;
 use crate::limits::MAX_ALLOWED_HOSTS;
-
-/// Identity that a host sent in a Connect command, the same for all queues of an association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NamedHost {
-    /// Host NQN, or one derived from the Host Identifier if the host sent none.
-    pub(crate) nqn: HostNqn,
-    /// Whether the host sent an NQN. If false, it may connect only to subsystems that allow any
-    /// host.
-    pub(crate) named: bool,
-    /// Host Identifier (HOSTID) of the Connect command.
-    pub(crate) id: HostId,
-}
-
-impl NamedHost {
-    /// Whether the host is in `hosts`; true if `hosts` is `None`. A host without an NQN is in no
-    /// list.
-    pub(crate) fn is_among(&self, hosts: Option<&BTreeSet<Nqn>>) -> bool {
-        hosts.is_none_or(|hosts| self.named && hosts.contains(&self.nqn.0))
-    }
-}
 
 /// Hosts that may connect to a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,17 +42,6 @@ pub(crate) enum VisibilityChange {
     Show(Nqn),
     /// Hides it from the host with this NQN.
     Hide(Nqn),
-}
-
-/// Reason that a change to the hosts of a subsystem or namespace is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HostsError {
-    #[error("host {0} is allowed already")]
-    Listed(String),
-    #[error("host {0} is not among those that are allowed by name")]
-    NotListed(String),
-    #[error("more than {MAX_ALLOWED_HOSTS} hosts")]
-    TooMany,
 }
 
 impl AllowedHosts {
@@ -174,6 +143,8 @@ impl From<&HostPolicy> for AllowedHosts {
 
 #[cfg(test)]
 mod tests {
+    use nvme_proto::{HostId, HostNqn};
+
     use super::*;
 
     fn nqn(text: &str) -> Nqn {

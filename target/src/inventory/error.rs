@@ -8,11 +8,10 @@ use crate::backend::OpenError;
 use crate::config::identifiers::IdentifierError;
 use crate::config::{ConfigError, NamespaceConfig, Origin};
 use crate::derived_ids::NAME_BYTES;
-use crate::inventory::allowed_host::HostsError;
 use crate::inventory::persist::nsid::NsidFileError;
 use crate::inventory::persist::protection::ProtectionError;
 use crate::inventory::shard_directory::DirectoryError;
-use crate::limits::{MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
+use crate::limits::{MAX_ALLOWED_HOSTS, MAX_NAMESPACES, MAX_REFERRALS, MAX_SUBSYSTEMS};
 use crate::listen_error::AddressError;
 
 /// Reason that a configuration cannot be exported; its message is one line with the place in the
@@ -212,6 +211,17 @@ pub(crate) enum ReloadError {
         /// ID of the existing port.
         id: u16,
     },
+}
+
+/// Reason that a change to the hosts of a subsystem or namespace is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostsError {
+    #[error("host {0} is allowed already")]
+    Listed(String),
+    #[error("host {0} is not among those that are allowed by name")]
+    NotListed(String),
+    #[error("more than {MAX_ALLOWED_HOSTS} hosts")]
+    TooMany,
 }
 
 impl ExportError {

@@ -9,41 +9,9 @@ use feedrail_auth::{
 };
 use nvme_proto::Nqn;
 
-use crate::config::{Origin, SubsystemConfig};
-use crate::inventory::allowed_host::NamedHost;
+use crate::config::{Authentication, Origin, SubsystemConfig};
 use crate::inventory::error::ExportError;
-
-/// Hosts of a subsystem that have to authenticate before they may use it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Authentication {
-    /// All of them; a host without a key is refused.
-    Required,
-    /// Hosts with a key. Others are let in by their name.
-    #[default]
-    Offered,
-    /// None, also those with a key.
-    Off,
-}
-
-impl Authentication {
-    /// Value of the key `authentication` in a configuration file.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Required => "required",
-            Self::Offered => "offered",
-            Self::Off => "off",
-        }
-    }
-
-    /// Value for a subsystem that says nothing: all hosts authenticate, if one has a key.
-    pub(crate) fn of_entries(entries: &[HostEntry]) -> Self {
-        match entries.is_empty() {
-            true => Self::Offered,
-            false => Self::Required,
-        }
-    }
-}
+use crate::inventory::named_host::NamedHost;
 
 /// Entry of a host, and the secrets in its key files.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ pub(crate) mod host_keys;
 pub(crate) mod index;
 pub(crate) mod left_out;
 pub(crate) mod listed;
+pub(crate) mod named_host;
 pub(crate) mod namespace;
 pub(crate) mod open;
 pub(crate) mod open_warnings;

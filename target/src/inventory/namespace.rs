@@ -15,9 +15,9 @@ use crate::backend::{
     OpenedFile,
 };
 use crate::config::{NamespaceConfig, NamespaceName};
-use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::index::NamespaceIndex;
+use crate::inventory::named_host::NamedHost;
 use crate::metrics::namespace_io::NamespaceIoList;
 
 /// A namespace. A change of its size, name or visibility creates a new value with the same index.

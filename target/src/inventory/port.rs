@@ -7,8 +7,8 @@ use nvme_proto::Nqn;
 use serde::Serialize;
 
 use crate::config::PortConfig;
-use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::ana::AnaStates;
+use crate::inventory::named_host::NamedHost;
 use crate::inventory::subsystem::Subsystem;
 
 /// Port of the NVM subsystems: an address to listen on, and the subsystems served there.

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nvme_proto::Nqn;
 
-use crate::inventory::allowed_host::NamedHost;
 use crate::inventory::error::ChangeError;
+use crate::inventory::named_host::NamedHost;
 use crate::limits::MAX_REFERRALS;
 
 /// Discovery services of other targets, in the order in which they were added.

@@ -9,9 +9,8 @@ use nvme_proto::Nsid;
 use serde::Serialize;
 
 use crate::backend::OpenError;
-use crate::config::NamespaceConfig;
+use crate::config::{Authentication, NamespaceConfig};
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::host_keys::Authentication;
 use crate::inventory::namespace::Replacement;
 use crate::inventory::subsystem::Subsystem;
 

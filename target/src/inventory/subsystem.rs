@@ -7,11 +7,12 @@ use feedrail_auth::AuthPolicy;
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
 use crate::config::{SubsystemConfig, SubsystemIdentity};
-use crate::inventory::allowed_host::{AllowedHosts, NamedHost};
+use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::error::ChangeError;
 use crate::inventory::host_keys::TransactionTerms;
 use crate::inventory::index::SubsystemIndex;
 use crate::inventory::left_out::LeftOutSummary;
+use crate::inventory::named_host::NamedHost;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::published::{ExportedList, Publication};
 use crate::limits::NSID_LAST;

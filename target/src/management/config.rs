@@ -12,10 +12,12 @@ use super::bdev::{BdevKind, Bdevs};
 use super::keyring::{describe_keys, negotiable_call};
 use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::values::derived_nguid;
-use crate::config::{DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec};
+use crate::config::{
+    Authentication, DiskFaults, Medium, NamespaceName, NamespaceSettings, NamespaceSpec,
+};
 use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::host_keys::{Authentication, HostKeyring};
+use crate::inventory::host_keys::HostKeyring;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;

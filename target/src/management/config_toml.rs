@@ -14,12 +14,12 @@ use uuid::Uuid;
 use super::rpc::RpcError;
 use crate::config::values::derived_nguid;
 use crate::config::{
-    Config, Medium, NamespaceConfig, NamespaceSettings, PortConfig, SubsystemConfig,
+    Authentication, Config, Medium, NamespaceConfig, NamespaceSettings, PortConfig, SubsystemConfig,
 };
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::ana::AnaGroupId;
-use crate::inventory::host_keys::{Authentication, NegotiableByDefault};
+use crate::inventory::host_keys::NegotiableByDefault;
 use crate::inventory::listed::ListedNamespaces;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;

@@ -13,6 +13,7 @@ mod config_toml;
 mod frame;
 mod iostat;
 mod keyring;
+mod keyring_methods;
 mod load;
 mod method;
 mod method_params;
