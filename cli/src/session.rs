@@ -217,7 +217,7 @@ impl FabricArgs {
 }
 
 impl Local {
-    fn options(&self) -> Result<ControllerOptions> {
+    pub(crate) fn options(&self) -> Result<ControllerOptions> {
         let mut options =
             with_timeout(ControllerOptions::default(), Duration::from_millis(self.timeout));
         if let Some(queues) = self.nr_io_queues {

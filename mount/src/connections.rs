@@ -5,7 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use feedrail_initiator::{Controller, Error, Host, MonotonicTime, Pending, SubsystemAddress};
+use feedrail_initiator::{Controller, Error, Host, MonotonicTime, Pending};
+
+use crate::source::SourceTarget;
 
 /// A target that could not be connected is tried again by the first read after this time.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -20,7 +22,7 @@ enum LaneTarget {
 
 /// All targets of a mount, by their numbers.
 pub(crate) struct LaneConnections {
-    addresses: Vec<SubsystemAddress>,
+    sources: Vec<SourceTarget>,
     targets: Vec<LaneTarget>,
 }
 
@@ -34,11 +36,10 @@ pub(crate) enum Reached {
 }
 
 impl LaneConnections {
-    pub(crate) fn begin(host: &Host, addresses: Vec<SubsystemAddress>) -> Self {
-        let connecting =
-            |&address: &SubsystemAddress| LaneTarget::Connecting(host.connect(address));
-        let targets = addresses.iter().map(connecting).collect();
-        Self { addresses, targets }
+    pub(crate) fn begin(host: &Host, sources: Vec<SourceTarget>) -> Self {
+        let connecting = |source: &SourceTarget| LaneTarget::Connecting(source.connect(host));
+        let targets = sources.iter().map(connecting).collect();
+        Self { sources, targets }
     }
 
     /// Looks which have answered; false if none has.
@@ -70,7 +71,7 @@ impl LaneConnections {
                 Reached::No
             }
             LaneTarget::Away(_) => {
-                *state = LaneTarget::Connecting(host.connect(self.addresses[target]));
+                *state = LaneTarget::Connecting(self.sources[target].connect(host));
                 Reached::NotYet
             }
         }

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use feedrail_initiator::{EngineTurn, ErrorKind, Host, MonotonicTime, SubsystemAddress};
+use feedrail_initiator::{EngineTurn, ErrorKind, Host, MonotonicTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
@@ -30,7 +30,7 @@ pub(crate) struct Shared {
     pub(crate) tree: SharedTree,
     pub(crate) ownership: Ownership,
     pub(crate) mailboxes: Vec<InterruptMailbox>,
-    pub(crate) targets: Vec<SubsystemAddress>,
+    pub(crate) targets: Vec<SourceTarget>,
     /// How long reads wait for a target that is away.
     pub(crate) timeout: Duration,
 }

@@ -15,7 +15,7 @@
 //!     nqn: "nqn.2024-01.org.example:shards".parse()?,
 //! };
 //! let url = "nvmf://192.0.2.7/nqn.2024-01.org.example:shards".to_owned();
-//! let source = MountSource::subsystem(SourceTarget { address, url });
+//! let source = MountSource::subsystem(SourceTarget { address, url, options: None });
 //! let mounted = mount(&source, &Host::builder(), "/mnt".as_ref(), &MountOptions::default())?;
 //! // Until somebody unmounts it.
 //! mounted.wait();

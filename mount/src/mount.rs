@@ -116,7 +116,7 @@ pub fn mount(
 ) -> Result<Mounted, MountError> {
     let threads = options.threads.max(1);
     let mailboxes = (0..threads).map(|_| InterruptMailbox::new()).collect::<io::Result<_>>()?;
-    let targets = source.targets.iter().map(|target| target.address).collect();
+    let targets = source.targets.clone();
     let (tree, ownership) = (SharedTree::new(), ownership(source));
     let timeout = options.timeout;
     let shared = Arc::new(Shared { tree, ownership, mailboxes, targets, timeout });

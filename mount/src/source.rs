@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use feedrail_dataset::manifest::{Manifest, ShardEntry, TargetIndex};
 use feedrail_dataset::placement::Placement;
-use feedrail_initiator::{NamespaceInfo, SubsystemAddress};
+use feedrail_initiator::{
+    Controller, ControllerOptions, Error, Host, NamespaceInfo, Pending, SubsystemAddress,
+};
 
 use crate::file::{FileReplica, FileVersion, Identity};
 use crate::tree::NamedFile;
@@ -26,6 +28,17 @@ pub struct SourceTarget {
     pub address: SubsystemAddress,
     /// The URL (`nvmf://HOST[:PORT]/NQN`), for people.
     pub url: String,
+    /// Options of connections to it; those of the host if `None`.
+    pub options: Option<ControllerOptions>,
+}
+
+impl SourceTarget {
+    pub(crate) fn connect(&self, host: &Host) -> Pending<Result<Controller, Error>> {
+        match &self.options {
+            Some(options) => host.connect_with(self.address, options.clone()),
+            None => host.connect(self.address),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

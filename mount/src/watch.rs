@@ -48,9 +48,9 @@ impl Watch {
             // Nobody may listen any longer.
             let _ = first.take().map(|first| first.send(result));
         };
-        let Some(&address) = self.shared.targets.get(target) else { return };
+        let Some(source) = self.shared.targets.get(target) else { return };
         let controller = loop {
-            match self.host.connect(address).wait() {
+            match source.connect(&self.host).wait() {
                 Ok(controller) => break controller,
                 Err(error) => {
                     tracing::warn!(%error, "cannot connect");

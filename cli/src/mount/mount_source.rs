@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, ensure};
-use feedrail_dataset::manifest::{Manifest, TargetEntry};
+use feedrail_dataset::manifest::{KeyPath, Manifest, TargetEntry};
 use feedrail_dataset::url::{self, NamespaceChoice, SourceUrl};
 use feedrail_initiator::SubsystemAddress;
 use feedrail_mount::{MountSource, SourceTarget};
@@ -61,14 +61,14 @@ impl SourceKind {
             Self::File(path) => {
                 let about = || path.display().to_string();
                 let json = fs::read(path).with_context(about)?;
-                manifest(&json).with_context(about)
+                manifest(&json, local).with_context(about)
             }
             Self::Url(url) => match &url.namespace {
                 None => Ok(MountSource::subsystem(target(url)?)),
                 Some(choice) => {
                     let json = read(url, choice, local).with_context(|| url.to_string())?;
                     let about = || format!("{url} is not the manifest of a data set");
-                    manifest(&json).with_context(about)
+                    manifest(&json, local).with_context(about)
                 }
             },
         }
@@ -78,7 +78,7 @@ impl SourceKind {
 fn target(url: &SourceUrl) -> Result<SourceTarget> {
     let address = SubsystemAddress { address: shards::address(&url.target)?, nqn: url.nqn };
     let whole = SourceUrl { namespace: None, ..url.clone() };
-    Ok(SourceTarget { address, url: whole.to_string() })
+    Ok(SourceTarget { address, url: whole.to_string(), options: None })
 }
 
 fn read(url: &SourceUrl, choice: &NamespaceChoice, local: &Local) -> Result<Vec<u8>> {
@@ -94,10 +94,15 @@ fn read(url: &SourceUrl, choice: &NamespaceChoice, local: &Local) -> Result<Vec<
     Ok(json)
 }
 
-fn manifest(json: &[u8]) -> Result<MountSource> {
+fn manifest(json: &[u8], local: &Local) -> Result<MountSource> {
     let manifest = Manifest::parse(json)?;
-    let target = |TargetEntry { nqn, url, .. }: &TargetEntry| {
-        target(&SourceUrl { target: url.clone(), nqn: *nqn, namespace: None })
+    let target = |entry: &TargetEntry| {
+        let (url, nqn) = (entry.url.clone(), entry.nqn);
+        let target = target(&SourceUrl { target: url, nqn, namespace: None })?;
+        let files = [&entry.dhchap_secret_file, &entry.dhchap_ctrl_secret_file];
+        let [secret, ctrl_secret] = files.map(|file| file.as_ref().map(KeyPath::as_path));
+        let options = local.options()?.or_key_files(secret, ctrl_secret)?;
+        Ok(SourceTarget { options: Some(options), ..target })
     };
     let targets = manifest.targets().iter().map(|(_, entry)| target(entry));
     let targets = targets.collect::<Result<_>>()?;

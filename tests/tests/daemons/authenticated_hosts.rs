@@ -12,7 +12,8 @@ use feedrail_initiator::{
     HostNqn, Namespace, Nsid, Secret,
 };
 use feedrail_tests::process::{
-    Bytes, Daemon, DaemonOptions, feedrail, host, loopback_address, write_configuration,
+    Bytes, Daemon, DaemonOptions, MountedFiles, feedrail, fuse_is_missing, host, loopback_address,
+    write_configuration,
 };
 use nvme_proto::auth::FailureExplanation;
 use tempfile::TempDir;
@@ -275,4 +276,34 @@ fn commands_take_keys() {
     let list = feedrail(["list", "-q", &nqn("a"), "-S", HOST_KEY, "-vvv"]);
     let listed = list.args(daemon.address_options()).run();
     assert_no_secret(&listed.stderr);
+}
+
+#[test]
+fn a_mount_reads_the_key_files_of_its_manifest() {
+    if fuse_is_missing() {
+        return;
+    }
+    let scene = Scene::new(&of("a"));
+    let _daemon = scene.start();
+    let [manifest, key, target_key, place] =
+        ["manifest.json", "host.key", "target.key", "mnt"].map(|name| scene.path(name));
+    let manifest = manifest.display().to_string();
+    let url = format!("nvmf://{}/{SUBSYSTEM}", scene.address);
+    let host = nqn("a");
+    feedrail(["manifest", "--name", "set", "--output", &manifest, &url, "-q", &host])
+        .args(["--dhchap-secret-file".as_ref(), key.as_os_str()])
+        .args(["--dhchap-ctrl-secret-file".as_ref(), target_key.as_os_str()])
+        .run()
+        .success();
+
+    let mounted = MountedFiles::from(&manifest, &["-q", &host]);
+    assert!(fs::read(mounted.path("data")).unwrap() == scene.data);
+    mounted.unmount(&[]).success();
+    drop(mounted);
+
+    fs::remove_file(&key).unwrap();
+    fs::create_dir(&place).unwrap();
+    let place = place.display().to_string();
+    let line = feedrail(["mount", "--foreground", &manifest, &place, "-q", &host]).run().failure();
+    assert!(line.contains("host.key"), "{line}");
 }
