@@ -15,6 +15,7 @@ mod logic;
 mod machine;
 mod memory;
 mod neighbour;
+mod plot;
 mod process;
 mod readme;
 mod results;

@@ -1,12 +1,13 @@
-//! Generates the performance section of README and the page of all tables from results.
+//! Generates the performance section of README, the page of all tables and the plot from results.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
 use crate::figures::{Figures, Spread, quotients};
 use crate::load::{BenchProvider, Load, MediumKind};
+use crate::plot;
 use crate::results::{KeptResults, Results};
 use crate::spdk;
 use crate::table::{TextTable, cell, number, of_verdict};
@@ -15,12 +16,18 @@ use crate::verdict::{self, GOODPUT};
 const BEGIN: &str = "<!-- Made by `cargo xtask bench --readme`: do not edit. -->\n";
 const END: &str = "<!-- End of what `cargo xtask bench --readme` makes. -->\n";
 
-/// Writes the performance section of README, and the page of all tables.
+/// Writes the performance section of README, the page of all tables, and the plot beside it.
 pub(crate) fn write(readme: &Path, tables: &Path, kept: &KeptResults) -> Result<()> {
     let text = read(readme)?;
     let (before, after) = around(&text)?;
     fs::write(readme, format!("{before}{BEGIN}{}{END}{after}", section(&kept.latest)))?;
-    fs::write(tables, page(kept)).with_context(|| tables.display().to_string())
+    fs::write(tables, page(kept)).with_context(|| tables.display().to_string())?;
+    let plot = plot_beside(tables);
+    fs::write(&plot, plot::svg(&kept.latest.figures)).with_context(|| plot.display().to_string())
+}
+
+fn plot_beside(tables: &Path) -> PathBuf {
+    tables.with_file_name("throughput.svg")
 }
 
 fn read(path: &Path) -> Result<String> {
@@ -174,7 +181,10 @@ mod tests {
         let text = read(readme)?;
         let (before, after) = around(&text)?;
         let expected = format!("{before}{BEGIN}{}{END}{after}", section(&kept.latest));
-        for (path, is_right) in [(readme, text == expected), (tables, read(tables)? == page(kept))]
+        let plot = plot_beside(tables);
+        let is_plotted = read(&plot)? == plot::svg(&kept.latest.figures);
+        for (path, is_right) in
+            [(readme, text == expected), (tables, read(tables)? == page(kept)), (&plot, is_plotted)]
         {
             ensure!(
                 is_right,
