@@ -60,7 +60,7 @@ impl Curve {
         }
     }
 
-    /// Medians by depth.
+    /// Depth and median of the runs for each load that was measured.
     fn points(self, figures: &Figures, medium: MediumKind) -> Vec<(f64, f64)> {
         let is_shown = |load: &Load| load.pattern == "randread" && load.block_bytes == 4 << 10;
         let loads = Load::ALL.into_iter().filter(is_shown);

@@ -20,6 +20,7 @@ use crate::protocol::{
     FuseOpcode, FuseRequest, InterruptIn, MAX_TRANSFER_BYTES, REQUEST_BYTES, ReadIn,
 };
 use crate::reads::{PendingRead, Reads};
+use crate::source::SourceTarget;
 use crate::tree::{FileTree, SharedTree, TreeNode};
 
 /// Requests that are taken before the host is turned.
