@@ -43,6 +43,9 @@ refused() {
         --hostid="$hostid" ${1:+--dhchap-secret="$(cat "/tmp/$1.key")"} ${2:+--dhchap-ctrl-secret="$(cat "/tmp/$2.key")"}
 }
 
+# The kernel tells of the authentication of its admin queue only.
+authentications_of_io_queue() { grep -c "authenticated peer=[^ ]* qid=1 " "$log/target.err"; }
+
 disconnect() {
     nvme disconnect -n "$NQN" || fail "disconnect"
     eventually target_is_free
@@ -55,7 +58,7 @@ dhchap_key 2 subsystem
 dhchap_key 0 other
 truncate -s 64M /disk/a.img
 configure sha256 null
-target_run --config /tmp/target.toml
+target_run --config /tmp/target.toml --log info,feedrail_target::controller::authentication=debug
 
 for hash in ${hashes:-sha256 sha384}; do
     for group in ${groups:-null ffdhe2048}; do
@@ -81,9 +84,9 @@ connect host ctrl
 controller=$(basename "$CONTROLLER")
 fio_begin "$DEVICE" randrw 16k 16 8M
 for _ in 1 2 3 4 5; do
-    dmesg -C
+    before=$(authentications_of_io_queue)
     cat /tmp/host.key >"/sys/class/nvme/$controller/dhchap_secret" || fail "re-authentication"
-    eventually eval 'dmesg | grep "qid 1: authenticated"'
+    eventually eval '[ "$(authentications_of_io_queue)" -gt "$before" ]'
     io_is_moving
 done
 fio_end
