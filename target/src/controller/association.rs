@@ -95,6 +95,8 @@ impl Controller {
         let mut shared = self.shared();
         let members = &mut shared.members;
         members.leaving.retain(|member| !Arc::ptr_eq(member, link));
+        // A busy host sends no Keep Alive, and may close its I/O queues first.
+        members.admin().inspect(|admin| admin.saw_commands_of(link));
         if !members.is_leaving() {
             members.admit(self.connect_response());
             // When the target stops, the admin queue stays connected until the others have left.

@@ -144,6 +144,12 @@ impl QueueLink {
         self.last_command.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// Counts the commands of a queue that has left as if they had come on this one.
+    pub(super) fn saw_commands_of(&self, other: &Self) {
+        let last = other.last_command.load(Ordering::Relaxed);
+        self.last_command.fetch_max(last, Ordering::Relaxed);
+    }
+
     pub(super) fn last_command(&self) -> Time {
         Time::from_nanos(self.last_command.load(Ordering::Relaxed))
     }

@@ -166,6 +166,22 @@ fn connections_without_connect_or_enable_time_out() {
 }
 
 #[test]
+fn a_busy_host_that_closes_its_io_queues_first_is_alive() {
+    let associations = associations();
+    let (mut line, cntlid) = ready(&associations, Time::ZERO);
+    let mut io = io_queue(&associations, 1, cntlid, Time::ZERO);
+    for second in 1..=14 {
+        io.now = seconds(second);
+        io.io(flush()).expect("legal");
+    }
+    io.close();
+    line.now = seconds(15);
+    assert!(!line.queue.end_if_abandoned(line.now));
+    assert_eq!(line.events(), []);
+    assert_eq!(associations.keep_alive_losses(), 0);
+}
+
+#[test]
 fn losing_an_io_queue_leaves_the_association_alive() {
     let associations = associations();
     let (mut line, cntlid) = ready(&associations, Time::ZERO);
