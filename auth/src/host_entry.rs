@@ -145,14 +145,22 @@ fn from_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<HostNqn, D::E
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
-fn hashes_from_names<'de, D: Deserializer<'de>>(
+/// Deserializes the hash functions of a host, a list that must not be empty.
+///
+/// # Errors
+/// An error of the deserializer, an unknown name, or an empty list.
+pub fn hashes_from_names<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<HashFunction>, D::Error> {
     let hash = |name: &String| HashFunction::named(name);
     list(deserializer, hash, "a hash function: sha256, sha384, sha512")
 }
 
-fn groups_from_names<'de, D: Deserializer<'de>>(
+/// Deserializes the groups of a host, a list that must not be empty.
+///
+/// # Errors
+/// An error of the deserializer, an unknown name, or an empty list.
+pub fn groups_from_names<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Vec<Option<DhGroup>>, D::Error> {
     let group = |name: &String| DhGroup::named(name);

@@ -36,7 +36,9 @@ pub use digest::AuthDigest;
 pub use group::DhGroup;
 pub use hash::HashFunction;
 pub use host::{HostAuth, HostSetup, HostStep, HostWork, HostWorkResult};
-pub use host_entry::{HostEntry, HostEntryError, HostSecrets, check_hosts};
+pub use host_entry::{
+    HostEntry, HostEntryError, HostSecrets, check_hosts, groups_from_names, hashes_from_names,
+};
 pub use key_agreement::{InvalidPublicValue, KeyPair, PublicValue, SharedSecret};
 pub use key_file::{KeyFileError, KeyFileProblem, read_key_file, read_key_file_with};
 pub use negotiation::{AuthOffer, AuthPolicy, Preference};
