@@ -52,6 +52,7 @@ mod log_level;
 mod management;
 mod metrics;
 mod poll_group;
+mod qos;
 mod reloader;
 mod status;
 mod storage;

@@ -75,12 +75,16 @@ impl TargetStatus<'_> {
             Some((controller, subsystem.nqn.as_str()))
         };
         let describe = |(controller, nqn): (&Arc<Controller>, &str)| {
+            let limits = controller.subsystem().map(|of| of.limits_of(&controller.host));
+            let quota = controller.quota.as_ref().map(|quota| quota.stats()).unwrap_or_default();
             json!({
                 "nqn": nqn,
                 "hostnqn": controller.host.nqn.to_string(),
                 "peer": controller.peer.ip().to_string(),
                 "address": controller.port.address().to_string(),
                 "io_queues": controller.io_queues(),
+                "limits": limits.filter(|limits| !limits.is_none()).map(|limits| limits.to_string()),
+                "throttled_commands": quota.throttled,
             })
         };
         listed(self.controllers.iter().filter_map(of_subsystem), describe)

@@ -1,5 +1,6 @@
 //! A running target: the threads that serve the exports of a configuration.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::listening::{Listening, NotListening, listen_everywhere};
 use crate::management::{Management, SocketError};
 use crate::metrics::exposition::MetricsFormat;
 use crate::metrics::page::{NamespaceSnapshot, SubsystemSnapshot, TargetSnapshot};
+use crate::metrics::quotas::{QuotaSnapshot, QuotaSnapshots};
 use crate::metrics::snapshot::{IoStats, Stats, SystemCallStats};
 use crate::poll_group::PollGroupStats;
 use crate::reloader::{ConfigSource, Reloader};
@@ -220,7 +222,46 @@ impl Target {
             turns: self.runtime.turn_stats(),
             subsystems,
             authentications,
+            quotas: QuotaSnapshots {
+                hosts: self.host_quotas(),
+                namespaces: self.namespace_quotas(),
+            },
         }
+    }
+
+    /// Quotas of connected hosts that have limits.
+    fn host_quotas(&self) -> Vec<QuotaSnapshot> {
+        let mut quotas = BTreeMap::new();
+        for controller in self.associations.controllers() {
+            let (Some(subsystem), Some(quota)) = (controller.subsystem(), &controller.quota) else {
+                continue;
+            };
+            let limits = subsystem.limits_of(&controller.host);
+            if !limits.is_none() {
+                let (nqn, owner) = (subsystem.nqn.to_string(), controller.host.nqn.to_string());
+                // Controllers of one host share its quota.
+                quotas.insert((nqn, owner), (limits, quota.stats()));
+            }
+        }
+        let snapshot =
+            |((nqn, owner), (limits, stats))| QuotaSnapshot { nqn, owner, limits, stats };
+        quotas.into_iter().map(snapshot).collect()
+    }
+
+    /// Quotas of namespaces that have limits.
+    fn namespace_quotas(&self) -> Vec<QuotaSnapshot> {
+        let mut quotas = Vec::new();
+        for subsystem in self.associations.inventory().subsystems() {
+            for namespace in subsystem.namespaces().iter() {
+                let limits = namespace.config.qos;
+                if !limits.is_none() {
+                    let (nqn, owner) = (subsystem.nqn.to_string(), namespace.nsid.to_string());
+                    let stats = namespace.quota().stats();
+                    quotas.push(QuotaSnapshot { nqn, owner, limits, stats });
+                }
+            }
+        }
+        quotas
     }
 
     /// Stops the target once commands in progress have completed, or after `timeout`. New

@@ -10,6 +10,7 @@ mod error;
 mod export_roots;
 pub(crate) mod identifiers;
 mod namespace_spec;
+mod qos_limits;
 mod quick;
 mod subsystem_spec;
 mod toml_model;
@@ -35,11 +36,14 @@ pub use self::error::ConfigError;
 pub(crate) use self::export_roots::ExportRoots;
 pub(crate) use self::namespace_spec::NamespaceSpec;
 pub use self::namespace_spec::{NamespaceConfig, NamespaceSettings};
+pub use self::qos_limits::{QosLimits, QosOverride};
 pub use self::quick::Quick;
 pub(crate) use self::quick::{parse_address, parse_host, parse_machine, parse_nqn};
 pub use self::subsystem_spec::SubsystemConfig;
 pub(crate) use self::subsystem_spec::SubsystemSpec;
-pub use self::values::{BlockShift, ContentId, Description, Eui64, NamespaceName};
+pub use self::values::{
+    BlockShift, ContentId, Description, Eui64, IosPerSecond, MbytesPerSecond, NamespaceName,
+};
 
 use self::toml_model::FaultsTable;
 use crate::backend::{BackendError, FilePlace};

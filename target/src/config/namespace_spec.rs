@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::values::{
     BlockShift, ContentId, Description, Eui64, NamespaceName, Nguid, derived_nguid,
 };
-use super::{AnaGroupId, DirectIo, DiskFaults, Medium, Origin};
+use super::{AnaGroupId, DirectIo, DiskFaults, Medium, Origin, QosLimits};
 use crate::derived_ids::SubsystemIdentity;
 
 /// Settings of a namespace that do not depend on its subsystem.
@@ -37,6 +37,8 @@ pub struct NamespaceSettings {
     pub ana_group: AnaGroupId,
     /// NQNs of the hosts that see it; `None` for all hosts.
     pub visible_to: Option<BTreeSet<Nqn>>,
+    /// Limits of all hosts together.
+    pub qos: QosLimits,
     /// Faults injected into the medium.
     pub faults: DiskFaults,
 }
@@ -55,6 +57,7 @@ impl NamespaceSettings {
             direct_io: DirectIo::default(),
             ana_group: AnaGroupId::DEFAULT,
             visible_to: None,
+            qos: QosLimits::default(),
             faults: DiskFaults::NONE,
         }
     }
@@ -133,5 +136,13 @@ impl NamespaceConfig {
     /// Whether `other` is equal, apart from its place in the file.
     pub(crate) fn describes_same(&self, other: &Self) -> bool {
         *self == Self { origin: self.origin.clone(), ..other.clone() }
+    }
+
+    /// Whether `other` is equal, apart from its place in the file and its limits, which can change
+    /// while it is exported.
+    pub(crate) fn describes_same_but_limits(&self, other: &Self) -> bool {
+        let mut other = other.clone();
+        other.settings.qos = self.qos;
+        self.describes_same(&other)
     }
 }

@@ -6,8 +6,8 @@ use uuid::Uuid;
 
 use super::values::PrintableText;
 use super::{
-    Authentication, DirectoryConfig, HostPolicy, Machine, NamespaceConfig, Origin,
-    SubsystemIdentity,
+    Authentication, DirectoryConfig, HostPolicy, Machine, NamespaceConfig, Origin, QosLimits,
+    QosOverride, SubsystemIdentity,
 };
 use crate::derived_ids;
 
@@ -40,6 +40,8 @@ impl SubsystemSpec {
             hosts,
             authentication: Authentication::default(),
             host_entries: Vec::new(),
+            each_host: QosLimits::default(),
+            host_limits: Vec::new(),
             deallocate,
             identity,
             namespaces: Vec::new(),
@@ -64,6 +66,10 @@ pub struct SubsystemConfig {
     pub authentication: Authentication,
     /// Hosts with keys. They may connect, also if `hosts` does not list them.
     pub host_entries: Vec<HostEntry>,
+    /// Limits of each host, as far as it has none of its own.
+    pub each_host: QosLimits,
+    /// Limits of single hosts. They may connect, also if `hosts` does not list them.
+    pub host_limits: Vec<(Nqn, QosOverride)>,
     /// Whether hosts may deallocate blocks: Dataset Management, and Write Zeroes with Deallocate.
     pub deallocate: bool,
     /// Identity that the UUIDs of its namespaces are derived from.

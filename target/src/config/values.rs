@@ -62,6 +62,60 @@ numbers! {
     FaultDelayMicros: u64 = 1..=60_000_000, "microseconds that every operation starts later";
 }
 
+/// Limit of I/O commands per second: 0 for none, or a multiple of 1,000, as SPDK rounds it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct IosPerSecond(u64);
+
+impl IosPerSecond {
+    /// Most commands per second, above what any target serves.
+    const MOST: u64 = 100_000_000;
+
+    /// Commands per second; 0 for no limit.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl TryFrom<u64> for IosPerSecond {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        match number <= Self::MOST && number.is_multiple_of(1000) {
+            true => Ok(Self(number)),
+            false => Err(format!(
+                "is {number}; must be 0 (no limit) or a multiple of 1000 up to {} (I/O commands per second)",
+                Self::MOST
+            )),
+        }
+    }
+}
+
+/// Limit of MiB per second; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(try_from = "u64")]
+pub struct MbytesPerSecond(u64);
+
+impl MbytesPerSecond {
+    /// Limit in MiB per second; 0 for none.
+    pub fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Limit in bytes per second; 0 for none.
+    pub fn bytes(self) -> u64 {
+        self.0 << 20
+    }
+}
+
+impl TryFrom<u64> for MbytesPerSecond {
+    type Error = String;
+
+    fn try_from(number: u64) -> Result<Self, String> {
+        in_range(number, 0..=1_000_000, "MiB per second, 0 for no limit").map(Self)
+    }
+}
+
 /// Size of a logical block, as a power of two; files and RPCs give it in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "u32")]

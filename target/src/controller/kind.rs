@@ -8,6 +8,7 @@ use crate::inventory::Inventory;
 use crate::inventory::host_keys::TransactionTerms;
 use crate::inventory::named_host::NamedHost;
 use crate::inventory::subsystem::Subsystem;
+use crate::qos::Quota;
 
 /// Kind of a controller, with the subsystem of an I/O controller.
 #[derive(Clone, Debug)]
@@ -25,6 +26,14 @@ impl ControllerKind {
         match self {
             Self::Nvm(subsystem) => subsystem.demands_authentication(host),
             Self::Discovery(_) => inventory.discovery_keyring().demands(host),
+        }
+    }
+
+    /// Quota of a host; `None` for a discovery controller, which has no I/O commands.
+    pub(super) fn quota_of(&self, host: &NamedHost) -> Option<Arc<Quota>> {
+        match self {
+            Self::Nvm(subsystem) => Some(subsystem.quota_of(&host.nqn.0)),
+            Self::Discovery(_) => None,
         }
     }
 

@@ -33,6 +33,7 @@ use crate::limits::peer::RemotePeer;
 use crate::limits::{
     ANONYMOUS_TRANSFER_BYTES, DISCOVERY_KEEP_ALIVE, KEEP_ALIVE_GRANULARITY, Limits,
 };
+use crate::qos::Quota;
 
 /// An NVMe controller: the association of one host with a subsystem or the discovery service.
 #[derive(Debug)]
@@ -54,6 +55,8 @@ pub struct Controller {
     /// Whether the host has to authenticate on each queue.
     pub(crate) authenticates: bool,
     pub(super) proof: ProofDemand,
+    /// Quota of the host in the subsystem; `None` for a discovery controller.
+    pub(crate) quota: Option<Arc<Quota>>,
     /// Whether the start of the association was logged, so that its end is logged as well.
     pub(super) start_logged: bool,
     pub(super) limits: Limits,
@@ -104,6 +107,7 @@ impl Controller {
             cntlid,
             authenticates: new.kind.demands_authentication(associations.inventory(), &new.host),
             proof: ProofDemand::default(),
+            quota: new.kind.quota_of(&new.host),
             kind: new.kind,
             host: new.host,
             port: new.port,

@@ -10,6 +10,7 @@ pub(crate) mod events;
 pub(crate) mod pool;
 mod request_key;
 pub(crate) mod share;
+pub(crate) mod throttle;
 
 #[cfg(test)]
 mod tests;
@@ -23,13 +24,14 @@ use self::events::BufferEvent;
 use self::pool::{Buffer, Pool};
 pub use self::request_key::{OperationOwner, RequestKey, SlotId};
 use self::share::{AccountKey, AccountName, Share};
+use self::throttle::{MeteredCommand, Throttle};
 use crate::backend::{BackendError, Operation};
 use crate::controller::command_trace::TracedCommand;
 use crate::controller::{Associations, IoWork};
 use crate::doorbell::Doorbell;
 use crate::inventory::Inventory;
 use crate::inventory::index::NamespaceIndex;
-use crate::inventory::published::CoreExports;
+use crate::inventory::published::{CoreExports, ExportsNumber};
 use crate::limits::peer::PeerOrigin;
 use crate::metrics::io_counters::{CoreIoStats, CoreNamespaceIo};
 use crate::storage::{Storage, Submitted};
@@ -73,6 +75,10 @@ pub(crate) struct CoreContext {
     // Dropped before the buffers: its drop waits for operations that use them.
     storage: Storage<RequestKey>,
     buffers: CoreBuffers,
+    /// Commands that wait for their quotas.
+    pub(crate) throttle: Throttle,
+    /// Change of limits, and generation of the exports, to which waiting commands were adapted.
+    adapted_to: (u64, ExportsNumber),
     /// Most concurrent requests of all connections together.
     requests: usize,
 }
@@ -102,6 +108,8 @@ impl CoreContext {
             told_nanos: slow_nanos,
             storage,
             buffers,
+            throttle: Throttle::default(),
+            adapted_to: Default::default(),
             requests: 0,
         }
     }
@@ -118,6 +126,7 @@ impl CoreContext {
     pub(crate) fn reserve(&mut self, requests: usize) {
         self.requests += requests;
         self.storage.reserve(self.requests);
+        self.throttle.reserve(self.requests);
     }
 
     /// Subtracts the requests of a connection that has ended. Their memory is kept for later ones.
@@ -125,8 +134,12 @@ impl CoreContext {
         self.requests -= requests;
     }
 
-    /// Begins a turn: sets the time, and whether a trace records all commands.
+    /// Begins a turn: sets the time, whether commands have quotas, and whether a trace records all
+    /// of them.
     pub(crate) fn begin_turn(&mut self, now: Time) {
+        if !self.throttle.is_on() && self.exports.limit_changes() > 0 {
+            self.throttle.turn_on(self.requests);
+        }
         self.now = now;
         self.told_nanos = if self.associations.trace().is_active() { 0 } else { self.slow_nanos };
     }
@@ -180,6 +193,19 @@ impl CoreContext {
         };
         let Some(backend) = backend else { return Submitted::Over(Ok(())) };
         self.storage.submit(self.now, whose, &backend, Operation::flush())
+    }
+
+    /// Adapts waiting commands to changed limits. Those on removed namespaces wait no longer, so
+    /// that they fail. Cheap while nothing changes.
+    pub(crate) fn follow_limits(&mut self) {
+        let Self { throttle, exports, .. } = self;
+        let present = (exports.limit_changes(), exports.generation());
+        if std::mem::replace(&mut self.adapted_to, present) == present {
+            return;
+        }
+        throttle.follow_changes(self.now);
+        let is_gone = |command: &MeteredCommand| exports.namespace(command.namespace).is_none();
+        throttle.release(self.now, is_gone);
     }
 
     /// Adopts the latest exports, and reports when no operation of this core uses the namespaces

@@ -9,7 +9,7 @@ use nvme_proto::log::AnaState;
 use nvme_proto::{Nqn, Nsid};
 use rdma::{Device, Provider, Time};
 
-use crate::config::{Medium, NamespaceName, NamespaceSettings};
+use crate::config::{Medium, NamespaceName, NamespaceSettings, QosLimits, QosOverride};
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::driver::assembly::Assembly;
@@ -17,6 +17,7 @@ use crate::driver::devices::{Acceptors, DeviceRole, Devices};
 use crate::inventory::Inventory;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::apply::Applied;
+use crate::inventory::edit::Edit;
 use crate::inventory::edit::namespaces::NewNamespace;
 use crate::listen_error::{AddError, ListenError};
 use crate::poll_group::{PollGroup, PollGroupStats, StopRequest, Turn};
@@ -49,6 +50,10 @@ pub enum LiveChange {
     AllowAnyHost(bool),
     /// Removes the namespace with this NSID, or adds one of 64 KiB that reads as zeros.
     ToggleNamespace(Nsid),
+    /// Limits each host that has no limits of its own.
+    LimitEachHost(QosLimits),
+    /// Limits the namespace with this NSID.
+    LimitNamespace(Nsid, QosOverride),
 }
 
 impl Stepped {
@@ -125,6 +130,15 @@ impl Stepped {
             LiveChange::AllowAnyHost(allowed) => {
                 let change = HostsChange::AllowAny(allowed);
                 associations.edit(|edit| edit.change_hosts(nqn, change))?;
+            }
+            LiveChange::LimitEachHost(limits) => {
+                let change = HostsChange::LimitEach(limits);
+                associations.edit(|edit| edit.change_hosts(nqn, change))?;
+            }
+            LiveChange::LimitNamespace(nsid, limits) => {
+                let limit = |edit: &mut Edit<'_>| edit.limit_namespace(nqn, nsid, limits);
+                let (_, applied) = associations.inventory().edit(limit)?;
+                self.unannounced.push(applied);
             }
             LiveChange::ToggleNamespace(nsid) => {
                 let inventory = associations.inventory();

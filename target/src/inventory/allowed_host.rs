@@ -1,10 +1,11 @@
 //! Hosts that may connect to a subsystem.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nvme_proto::Nqn;
 
-use crate::config::{Authentication, HostPolicy, SubsystemConfig};
+use crate::config::{Authentication, HostPolicy, QosLimits, QosOverride, SubsystemConfig};
 use crate::inventory::error::{ExportError, HostsError};
 use crate::inventory::host_keys::{HostCredentials, HostKeyring};
 use crate::inventory::named_host::NamedHost;
@@ -19,6 +20,40 @@ pub(crate) struct AllowedHosts {
     pub(crate) listed: Vec<Nqn>,
     /// Keys of hosts that have to authenticate.
     pub(crate) keyring: HostKeyring,
+    pub(crate) limits: HostLimits,
+}
+
+/// Limits of the hosts of a subsystem.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HostLimits {
+    /// Limits of each host, as far as it has none of its own.
+    pub(crate) each: QosLimits,
+    /// Limits of single hosts.
+    of: BTreeMap<Nqn, QosOverride>,
+}
+
+impl HostLimits {
+    /// Limits of a host.
+    pub(crate) fn of(&self, host: &Nqn) -> QosLimits {
+        self.own(host).over(self.each)
+    }
+
+    /// Limits that the host has of its own.
+    pub(crate) fn own(&self, host: &Nqn) -> QosOverride {
+        self.of.get(host).copied().unwrap_or_default()
+    }
+
+    /// Hosts with limits of their own, in the order of their names.
+    pub(crate) fn hosts(&self) -> impl Iterator<Item = (&Nqn, &QosOverride)> {
+        self.of.iter()
+    }
+
+    fn set(&mut self, host: Nqn, limits: QosOverride) {
+        match limits.is_empty() {
+            true => _ = self.of.remove(&host),
+            false => _ = self.of.insert(host, limits),
+        }
+    }
 }
 
 /// Change to the [`AllowedHosts`] of a subsystem.
@@ -34,6 +69,10 @@ pub(crate) enum HostsChange {
     Remove(Nqn),
     /// Sets whether unlisted hosts may connect.
     AllowAny(bool),
+    /// Sets the limits of the host with this NQN in place of its own ones.
+    Limit(Nqn, QosOverride),
+    /// Sets the limits of each host that has none of its own.
+    LimitEach(QosLimits),
 }
 
 /// Change to the hosts that see a namespace with a list of hosts.
@@ -82,10 +121,25 @@ impl AllowedHosts {
                 let found = self.listed.iter().position(|listed| *listed == host);
                 self.listed.remove(found.ok_or_else(|| HostsError::NotListed(host.to_string()))?);
                 self.keyring.set(host, None);
+                self.limits.set(host, QosOverride::default());
                 Ok(())
             }
             HostsChange::AllowAny(any) => {
                 self.any = any;
+                Ok(())
+            }
+            HostsChange::Limit(host, limits) => {
+                if !self.listed.contains(&host) {
+                    if !self.any {
+                        return Err(HostsError::NotListed(host.to_string()));
+                    }
+                    self.change(HostsChange::Add(host, None))?;
+                }
+                self.limits.set(host, limits);
+                Ok(())
+            }
+            HostsChange::LimitEach(limits) => {
+                self.limits.each = limits;
                 Ok(())
             }
         }
@@ -100,7 +154,12 @@ impl AllowedHosts {
     pub(crate) fn of(config: &SubsystemConfig) -> Result<Self, ExportError> {
         let keyring = HostKeyring::of(config)?;
         let mut hosts = Self { keyring, ..Self::from(&config.hosts) };
-        for (host, _) in hosts.keyring.hosts() {
+        hosts.limits.each = config.each_host;
+        for (host, limits) in &config.host_limits {
+            hosts.limits.set(*host, *limits);
+        }
+        let of_entries = hosts.keyring.hosts().map(|(host, _)| host);
+        for host in of_entries.chain(config.host_limits.iter().map(|(host, _)| host)) {
             if !hosts.listed.contains(host) {
                 hosts.listed.push(*host);
             }
@@ -119,25 +178,30 @@ impl AllowedHosts {
         let removed = self.listed.iter().filter(|host| !other.listed.contains(host));
         let keys = |host: &Nqn| after.get(host).cloned();
         let rekeyed = stay.into_iter().filter(|host| before.get(host) != after.get(host));
+        let each = (self.limits.each != other.limits.each)
+            .then_some(HostsChange::LimitEach(other.limits.each));
+        let limited = other.listed.iter().filter_map(|host| {
+            let limits = other.limits.own(host);
+            (self.limits.own(host) != limits).then_some(HostsChange::Limit(*host, limits))
+        });
         any.into_iter()
             .chain(authentication)
             .chain(added.into_iter().map(|host| HostsChange::Add(host, keys(&host))))
             .chain(removed.copied().map(HostsChange::Remove))
             .chain(rekeyed.map(|host| HostsChange::SetKeys(host, keys(&host))))
+            .chain(each)
+            .chain(limited)
             .collect()
     }
 }
 
 impl From<&HostPolicy> for AllowedHosts {
     fn from(policy: &HostPolicy) -> Self {
-        match policy {
-            HostPolicy::Any => {
-                Self { any: true, listed: Vec::new(), keyring: HostKeyring::default() }
-            }
-            HostPolicy::Listed(listed) => {
-                Self { any: false, listed: listed.clone(), keyring: HostKeyring::default() }
-            }
-        }
+        let (any, listed) = match policy {
+            HostPolicy::Any => (true, Vec::new()),
+            HostPolicy::Listed(listed) => (false, listed.clone()),
+        };
+        Self { any, listed, keyring: HostKeyring::default(), limits: HostLimits::default() }
     }
 }
 
@@ -176,7 +240,12 @@ mod tests {
     #[test]
     fn changes_lead_from_some_hosts_to_others() {
         let [one, two, three] = ["nqn.2026-01.a:1", "nqn.2026-01.a:2", "nqn.2026-01.a:3"].map(nqn);
-        let hosts = |any, listed| AllowedHosts { any, listed, keyring: HostKeyring::default() };
+        let hosts = |any, listed| AllowedHosts {
+            any,
+            listed,
+            keyring: HostKeyring::default(),
+            limits: HostLimits::default(),
+        };
         let some = hosts(false, vec![one, two]);
         let others = hosts(true, vec![three, two]);
         let changes = some.changes_to(&others);

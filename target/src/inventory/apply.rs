@@ -120,6 +120,7 @@ impl Plan<'_> {
             subsystem.note_removed(namespace.nsid);
         }
         let added: Vec<_> = added.into_iter().map(|OpenedNamespace { owned, .. }| owned).collect();
+        altered.iter().for_each(|one| one.new.namespace.apply_limits());
         let generation = inventory.publish(&removed, &added, &altered);
         for SubsystemStep { subsystem, kind } in &steps {
             match kind {
@@ -148,6 +149,9 @@ impl Inventory {
         let added: Vec<_> = added.iter().chain(new).cloned().collect();
         let publication = self.publication();
         let changes = !(removed.is_empty() && added.is_empty());
+        if added.iter().any(|one| one.namespace.quota().is_limited()) {
+            publication.limits_set();
+        }
         let next = || publication.exports().changed(publication.idle(), &removed, &added);
         changes.then(|| publication.publish(next()))
     }

@@ -14,11 +14,12 @@ use crate::backend::{
     Backend, FileBackend, FileChange, FileId, FileKey, Health, MappedFile, OpenedBackend,
     OpenedFile,
 };
-use crate::config::{NamespaceConfig, NamespaceName};
+use crate::config::{NamespaceConfig, NamespaceName, QosLimits};
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::named_host::NamedHost;
 use crate::metrics::namespace_io::NamespaceIoList;
+use crate::qos::Quota;
 
 /// A namespace. A change of its size, name or visibility creates a new value with the same index.
 #[derive(Clone)]
@@ -59,6 +60,7 @@ pub(crate) struct Namespace {
     file: Option<Arc<FileBackend>>,
     pub(crate) storage_errors: Arc<ErrorCounters>,
     pub(crate) io: Arc<NamespaceIoList>,
+    quota: Arc<Quota>,
 }
 
 /// Reason that a namespace is replaced by a new one with the same NSID.
@@ -137,6 +139,7 @@ impl Namespace {
             file: opened.file,
             storage_errors: Arc::default(),
             io: Arc::default(),
+            quota: Arc::new(Quota::new(&config.qos)),
             config,
         }
     }
@@ -155,6 +158,7 @@ impl Namespace {
             protected: Arc::clone(&self.protected),
             storage_errors: Arc::clone(&self.storage_errors),
             io: Arc::clone(&self.io),
+            quota: Arc::clone(&self.quota),
             ..Self::new(self.index, config, opened)
         }
     }
@@ -164,6 +168,25 @@ impl Namespace {
         let mut namespace = self.clone();
         namespace.config.settings.visible_to = hosts;
         namespace
+    }
+
+    /// Creates the namespace with other limits, which take effect with [`Namespace::apply_limits`].
+    pub(crate) fn limited_to(&self, limits: QosLimits) -> Self {
+        let mut namespace = self.clone();
+        namespace.config.settings.qos = limits;
+        namespace
+    }
+
+    /// Limits the commands of all hosts as the configuration says.
+    pub(crate) fn apply_limits(&self) {
+        if self.quota.is_limited() || !self.config.qos.is_none() {
+            self.quota.set(&self.config.qos);
+        }
+    }
+
+    /// Quota of all hosts together.
+    pub(crate) fn quota(&self) -> &Arc<Quota> {
+        &self.quota
     }
 
     /// Whether a host that is connected to the subsystem sees the namespace.
@@ -273,7 +296,7 @@ impl Namespace {
     /// stay. A changed size counts only for read-only files, since writes may change the size of
     /// others.
     pub(super) fn replacement(&self, config: &NamespaceConfig) -> Option<Replacement> {
-        if !self.config.describes_same(config) {
+        if !self.config.describes_same_but_limits(config) {
             return Some(Replacement::Keys);
         }
         let place = self.config.medium.place()?;

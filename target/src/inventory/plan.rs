@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::backend::FileKey;
 use crate::inventory::Inventory;
 use crate::inventory::edit::configuration::Refuse;
-use crate::inventory::edit::{Edit, StepKind, SubsystemStep, WantedNamespace};
+use crate::inventory::edit::{AlteredNamespace, Edit, StepKind, SubsystemStep, WantedNamespace};
 use crate::inventory::error::ExportError;
 use crate::inventory::index::SubsystemIndex;
 use crate::inventory::namespace::Replacement;
@@ -116,9 +116,17 @@ impl<'a> Plan<'a> {
                 },
             )
         };
+        let limited = self.edit.altered.iter().filter_map(|AlteredNamespace { old, new }| {
+            let limits = new.namespace.config.qos;
+            let (nsid, name) = (new.namespace.nsid.0, new.namespace.name().to_owned());
+            (old.namespace.config.qos != limits).then(|| {
+                change_of(&new.subsystem, ExportChangeKind::LimitNs { nsid, name, limits })
+            })
+        });
         let mut changes = self.edit.subsystem_changes();
         changes.extend(only_removed.filter(stays).map(removal));
         changes.extend(self.added.iter().map(addition));
+        changes.extend(limited);
         changes
     }
 }

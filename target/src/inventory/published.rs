@@ -258,6 +258,8 @@ impl Exports {
 pub(crate) struct Publication {
     /// Number of the latest generation, which cores read without the lock.
     latest: AtomicU64,
+    /// Number of changes of limits; 0 while no host or namespace had any.
+    limit_changes: AtomicU64,
     published: Mutex<LatestExports>,
     /// Signalled when a core adopts a generation or has drained one.
     progress: Condvar,
@@ -290,6 +292,7 @@ impl Publication {
         let published = LatestExports { exports: Arc::default(), cores: Vec::new() };
         Arc::new(Self {
             latest: AtomicU64::new(0),
+            limit_changes: AtomicU64::new(0),
             published: Mutex::new(published),
             progress: Condvar::new(),
         })
@@ -323,6 +326,17 @@ impl Publication {
         let core = published.cores.len() - 1;
         drop(published);
         CoreExports { publication: Arc::clone(self), core, exports, idle: true }
+    }
+
+    /// Records that limits were set, so that cores compare commands with quotas from their next
+    /// turn on.
+    pub(crate) fn limits_set(&self) {
+        self.limit_changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Wakes all cores, so that waiting commands adapt to limits that were set.
+    pub(crate) fn wake_cores(&self) {
+        self.published().cores.iter().for_each(|core| core.bell.ring());
     }
 
     /// Whether no core still runs operations on namespaces missing from a generation.
@@ -395,6 +409,11 @@ impl CoreExports {
             self.idle = false;
         }
         !self.idle
+    }
+
+    /// Number of changes of limits; 0 while no host or namespace had any.
+    pub(crate) fn limit_changes(&self) -> u64 {
+        self.publication.limit_changes.load(Ordering::Acquire)
     }
 
     /// Reports that no operation on a removed namespace runs on this core.

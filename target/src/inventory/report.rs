@@ -9,7 +9,7 @@ use nvme_proto::Nsid;
 use serde::Serialize;
 
 use crate::backend::OpenError;
-use crate::config::{Authentication, NamespaceConfig};
+use crate::config::{Authentication, NamespaceConfig, QosLimits, QosOverride};
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::namespace::Replacement;
 use crate::inventory::subsystem::Subsystem;
@@ -96,6 +96,21 @@ pub(crate) enum ExportChangeKind {
     AllowAnyHost {
         allow_any_host: bool,
     },
+    /// The host gets other limits of its own.
+    LimitHost {
+        host: String,
+        limits: QosOverride,
+    },
+    /// Hosts without limits of their own get others.
+    LimitEachHost {
+        limits: QosLimits,
+    },
+    /// The namespace gets other limits.
+    LimitNs {
+        nsid: u32,
+        name: String,
+        limits: QosLimits,
+    },
     AddSubsystem,
     /// The subsystem and all its namespaces are removed.
     RemoveSubsystem,
@@ -115,6 +130,8 @@ impl From<HostsChange> for ExportChangeKind {
             HostsChange::SetKeys(host, _) => Self::SetKeys { host: host.to_string() },
             HostsChange::Authenticate(authentication) => Self::SetAuthentication { authentication },
             HostsChange::AllowAny(allow_any_host) => Self::AllowAnyHost { allow_any_host },
+            HostsChange::Limit(host, limits) => Self::LimitHost { host: host.to_string(), limits },
+            HostsChange::LimitEach(limits) => Self::LimitEachHost { limits },
         }
     }
 }

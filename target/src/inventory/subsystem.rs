@@ -1,12 +1,12 @@
 //! An NVM subsystem: the namespaces that hosts see under one NQN.
 
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use feedrail_auth::AuthPolicy;
 use nvme_proto::{AsciiField, Nqn, Nsid};
 
-use crate::config::{SubsystemConfig, SubsystemIdentity};
+use crate::config::{QosLimits, SubsystemConfig, SubsystemIdentity};
 use crate::inventory::allowed_host::AllowedHosts;
 use crate::inventory::error::ChangeError;
 use crate::inventory::host_keys::TransactionTerms;
@@ -17,6 +17,7 @@ use crate::inventory::namespace::Namespace;
 use crate::inventory::published::{ExportedList, Publication};
 use crate::limits::NSID_LAST;
 use crate::metrics::error_counts::ErrorCounts;
+use crate::qos::Quota;
 
 /// An NVM subsystem. The latest generation of [`Publication`] has its namespaces.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct Subsystem {
     pub(crate) identity: SubsystemIdentity,
     /// Hosts that may connect. Only the control path takes the lock.
     hosts: Mutex<AllowedHosts>,
+    /// Quotas of hosts that are connected, by their NQNs.
+    quotas: Mutex<BTreeMap<Nqn, Weak<Quota>>>,
     /// NSIDs of namespaces that were removed while the target ran.
     used_nsids: Mutex<BTreeSet<Nsid>>,
     /// Files of its directories that the last scan did not export.
@@ -62,6 +65,7 @@ impl Subsystem {
             deallocate: config.deallocate,
             identity: config.identity,
             hosts: Mutex::new(hosts),
+            quotas: Mutex::default(),
             used_nsids: Mutex::default(),
             left_out_files: Mutex::default(),
             index,
@@ -116,9 +120,50 @@ impl Subsystem {
         self.lock_hosts().clone()
     }
 
-    /// Replaces the hosts that may connect. Hosts that are connected stay so.
+    /// Replaces the hosts that may connect. Hosts that are connected stay so, and get the new
+    /// limits.
     pub(crate) fn set_hosts(&self, hosts: AllowedHosts) {
-        *self.lock_hosts() = hosts;
+        let before = std::mem::replace(&mut *self.lock_hosts(), hosts.clone());
+        if before.limits == hosts.limits {
+            return;
+        }
+        for (host, quota) in self.lock_quotas().iter() {
+            if let Some(quota) = quota.upgrade() {
+                self.limit(&quota, &hosts.limits.of(host));
+            }
+        }
+        self.publication.limits_set();
+        self.publication.wake_cores();
+    }
+
+    /// Quota of a host, the same for all of its associations.
+    pub(crate) fn quota_of(&self, host: &Nqn) -> Arc<Quota> {
+        // Under the lock, so that later changes of the hosts find the quota.
+        let mut quotas = self.lock_quotas();
+        if let Some(quota) = quotas.get(host).and_then(Weak::upgrade) {
+            return quota;
+        }
+        quotas.retain(|_, quota| quota.strong_count() > 0);
+        let quota = Arc::new(Quota::default());
+        self.limit(&quota, &self.lock_hosts().limits.of(host));
+        quotas.insert(*host, Arc::downgrade(&quota));
+        quota
+    }
+
+    /// Limits of a host.
+    pub(crate) fn limits_of(&self, host: &NamedHost) -> QosLimits {
+        self.lock_hosts().limits.of(&host.nqn.0)
+    }
+
+    fn limit(&self, quota: &Quota, limits: &QosLimits) {
+        quota.set(limits);
+        if quota.is_limited() {
+            self.publication.limits_set();
+        }
+    }
+
+    fn lock_quotas(&self) -> MutexGuard<'_, BTreeMap<Nqn, Weak<Quota>>> {
+        self.quotas.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lock_hosts(&self) -> MutexGuard<'_, AllowedHosts> {

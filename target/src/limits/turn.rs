@@ -13,6 +13,8 @@ pub(crate) const HALVING_MIN_COMMANDS: usize = 16;
 /// Most operations that timers resume in one turn: each may take long, and the rest of the core
 /// waits.
 pub(crate) const TIMERS_AT_ONCE: usize = 16;
+/// Most commands that resume in one turn after they have waited for their quotas.
+pub(crate) const UNTHROTTLED_AT_ONCE: usize = 64;
 /// Most bytes of reads from the page cache in one turn. Their copies take about 100 us, during
 /// which packets and other hosts wait.
 pub(crate) const CACHED_TURN_BYTES: u64 = 1 << 20;

@@ -9,7 +9,9 @@ use uuid::Uuid;
 
 use super::rpc::RpcError;
 use crate::backend::{self, FilePlace, OpenMode, OpenedBackend};
-use crate::config::{BlockShift, Medium, NamespaceName, NamespaceSettings, NamespaceSpec};
+use crate::config::{
+    BlockShift, Medium, NamespaceName, NamespaceSettings, NamespaceSpec, QosOverride,
+};
 use crate::inventory::namespace::Namespace;
 
 /// Most bdevs that clients may create.
@@ -223,6 +225,13 @@ impl Bdevs {
         let medium = self.0.get_mut(name).map(|bdev| &mut bdev.spec.settings.medium);
         if let Some(Medium::Null { size_bytes }) = medium {
             *size_bytes = bytes;
+        }
+    }
+
+    /// Limits namespaces that are made of a bdev; does nothing if there is no such bdev.
+    pub(super) fn limit(&mut self, name: &str, limits: QosOverride) {
+        if let Some(bdev) = self.0.get_mut(name) {
+            bdev.spec.settings.qos = limits.over(bdev.spec.settings.qos);
         }
     }
 

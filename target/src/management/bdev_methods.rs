@@ -91,6 +91,7 @@ impl Methods {
                 "claimed": namespace.is_some(),
                 "filename": bdev.medium().path().map(|path| path.display().to_string()),
                 "readonly": !bdev.writable(),
+                "assigned_rate_limits": bdev.spec.settings.qos,
             })
         };
         Ok(bdevs.iter().filter(wanted).map(describe).collect())

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use super::ana::state_name;
 use super::bdev::{BdevKind, Bdevs};
 use super::keyring::{describe_keys, negotiable_call};
+use super::limit_calls::{bdev_limit_call, host_limit_call};
 use super::subsystem::{describe_address, describe_socket_address};
 use crate::config::values::derived_nguid;
 use crate::config::{
@@ -34,9 +35,10 @@ pub(super) fn parts() -> Value {
 /// Calls that create the bdevs: those of clients, and one for each namespace of the configuration
 /// file.
 pub(super) fn bdev_calls(bdevs: &Bdevs, inventory: &Inventory) -> Vec<Value> {
-    let named = bdevs.iter().map(|(name, bdev)| {
+    let named = bdevs.iter().flat_map(|(name, bdev)| {
         let NamespaceSpec { uuid, settings, .. } = &bdev.spec;
-        bdev_call(bdev.kind, name, *uuid, settings, bdev.block_bytes())
+        let call = bdev_call(bdev.kind, name, *uuid, settings, bdev.block_bytes());
+        [Some(call), bdev_limit_call(name, &settings.qos)].into_iter().flatten()
     });
     let mut calls: Vec<_> = named.collect();
     for subsystem in inventory.subsystems() {
@@ -45,6 +47,7 @@ pub(super) fn bdev_calls(bdevs: &Bdevs, inventory: &Inventory) -> Vec<Value> {
             let settings = &namespace.config.settings;
             let kind = BdevKind::of(&settings.medium);
             calls.push(bdev_call(kind, &name, None, settings, Some(namespace.lba_bytes())));
+            calls.extend(bdev_limit_call(&name, &settings.qos));
         }
     }
     calls
@@ -122,6 +125,15 @@ fn subsystem_calls(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Val
         }
         json!({ "method": "nvmf_subsystem_add_host", "params": params })
     }));
+    if !hosts.limits.each.is_none() {
+        calls.push(host_limit_call(nqn, None, hosts.limits.each.present()));
+    }
+    calls.extend(
+        hosts
+            .limits
+            .hosts()
+            .map(|(host, own)| host_limit_call(nqn, Some(host.as_str()), own.given())),
+    );
     for namespace in subsystem.namespaces().iter() {
         let bdev_name = medium_name(subsystem, namespace);
         let mut described = json!({

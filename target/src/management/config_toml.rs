@@ -158,7 +158,7 @@ impl TomlWriter<'_> {
         // Key files that cannot be read now are written as they are known.
         let of_file = AllowedHosts::of(config).ok();
         if of_file.is_none_or(|of_file| !subsystem.hosts().changes_to(&of_file).is_empty()) {
-            for key in ["allow_any_host", "allowed_hosts", "authentication", "host"] {
+            for key in ["allow_any_host", "allowed_hosts", "authentication", "host", "each_host"] {
                 table.remove(key);
             }
             self.hosts(table, subsystem);
@@ -184,18 +184,36 @@ impl TomlWriter<'_> {
     }
 
     fn hosts(&mut self, table: &mut Table, subsystem: &Subsystem) {
-        let AllowedHosts { any, mut listed, keyring } = subsystem.hosts();
-        listed.retain(|host| keyring.get(host).is_none());
+        let AllowedHosts { any, mut listed, keyring, limits } = subsystem.hosts();
+        listed.retain(|host| keyring.get(host).is_none() && limits.own(host).is_empty());
         let entries: Vec<_> = keyring.hosts().map(|(_, one)| one.entry.clone()).collect();
         if keyring.authentication != Authentication::of_entries(&entries) {
             table.insert("authentication", value(keyring.authentication.word()));
         }
-        if !entries.is_empty() {
-            let hosts: ArrayOfTables = entries.iter().map(new_host).collect();
+        let mut hosts: ArrayOfTables = entries.iter().map(new_host).collect();
+        for (host, own) in limits.hosts() {
+            let has_keys = entries.iter().position(|entry| entry.nqn.0 == *host);
+            match has_keys.and_then(|at| hosts.get_mut(at)) {
+                Some(table) => put_limits(table, own.given()),
+                None => {
+                    let mut table = Table::new();
+                    table.insert("nqn", value(host.as_str()));
+                    put_limits(&mut table, own.given());
+                    hosts.push(table);
+                }
+            }
+        }
+        if !limits.each.is_none() {
+            let mut each = Table::new();
+            put_limits(&mut each, limits.each.present());
+            table.insert("each_host", Item::Table(each));
+        }
+        let has_tables = !hosts.is_empty();
+        if has_tables {
             table.insert("host", Item::ArrayOfTables(hosts));
         }
         if !any {
-            if entries.is_empty() || !listed.is_empty() {
+            if !has_tables || !listed.is_empty() {
                 table.insert("allowed_hosts", value(texts(listed.iter().map(Nqn::as_str))));
             }
             return;
@@ -325,6 +343,7 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
         direct_io: _,
         ana_group,
         visible_to,
+        qos,
     } = settings;
     let mut table = Table::new();
     table.insert("nsid", value(i64::from(nsid.0)));
@@ -367,5 +386,13 @@ fn new_namespace(config: &NamespaceConfig) -> Table {
     if let Some(hosts) = visible_to {
         table.insert("visible_to", value(texts(hosts.iter().map(Nqn::as_str))));
     }
+    put_limits(&mut table, qos.present());
     table
+}
+
+fn put_limits(table: &mut Table, limits: impl Iterator<Item = (&'static str, u64)>) {
+    for (key, limit) in limits {
+        // A limit is at most 100,000,000.
+        table.insert(key, value(i64::try_from(limit).unwrap_or(i64::MAX)));
+    }
 }

@@ -9,9 +9,11 @@ use crate::metrics::latency::LatencyStats;
 use crate::metrics::namespace_io::NamespaceStats;
 
 /// I/O counters of a namespace since it was added: SPDK's fields, with latencies in nanoseconds,
-/// summed over all commands. NQN and NSID are an extension.
+/// summed over all commands. NQN, NSID, and commands that waited for its limits with the sum of
+/// their waits, are an extension.
 pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
     let io = namespace.io.stats().unwrap_or_default();
+    let quota = namespace.quota().stats();
     let NamespaceStats { reads, read_bytes, writes, written_bytes, deallocates, failed, .. } =
         io.counters;
     json!({
@@ -26,6 +28,8 @@ pub(super) fn describe_io(nqn: &Nqn, namespace: &Namespace) -> Value {
         "read_latency_ticks": nanos(&io.reads),
         "write_latency_ticks": nanos(&io.writes),
         "io_error": failed,
+        "throttled_ops": quota.throttled,
+        "throttled_ticks": u64::try_from(quota.waited.as_nanos()).unwrap_or(u64::MAX),
     })
 }
 

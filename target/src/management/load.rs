@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::audit;
+use super::limit_calls::without_limits;
 use super::rpc::{Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
@@ -39,7 +40,7 @@ struct Loadable {
     undo: Option<Undo>,
 }
 
-const LOADABLE: [Loadable; 16] = [
+const LOADABLE: [Loadable; 18] = [
     Loadable {
         method: "bdev_aio_create",
         names: &["/name"],
@@ -59,6 +60,16 @@ const LOADABLE: [Loadable; 16] = [
         method: "bdev_uring_create",
         names: &["/name"],
         undo: Some(|_, name| ("bdev_uring_delete", with(&Params::new(), "name", name.clone()))),
+    },
+    Loadable {
+        method: "bdev_set_qos_limit",
+        names: &["/name"],
+        undo: Some(|params, _| ("bdev_set_qos_limit", without_limits(params, &["name"]))),
+    },
+    Loadable {
+        method: "feedrail_set_host_qos",
+        names: &["/nqn", "/host"],
+        undo: Some(|params, _| ("feedrail_set_host_qos", without_limits(params, &["nqn", "host"]))),
     },
     Loadable {
         method: PROTECT,

@@ -68,7 +68,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Method = fn(&Methods, Params) -> Result<Value, RpcError>;
 
-const METHODS: [(&str, Method); 65] = [
+const METHODS: [(&str, Method); 67] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
@@ -79,6 +79,7 @@ const METHODS: [(&str, Method); 65] = [
     ("bdev_null_create", |of, params| Ok(of.bdevs().create_null(read(params)?)?.into())),
     ("bdev_null_delete", |of, params| of.delete_bdev(params, BdevKind::Null)),
     ("bdev_null_resize", Methods::resize_null),
+    ("bdev_set_qos_limit", Methods::set_bdev_limits),
     ("bdev_uring_create", |of, params| of.create_file(params, BdevKind::Uring)),
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
@@ -92,6 +93,7 @@ const METHODS: [(&str, Method); 65] = [
     ("feedrail_reload_config", Methods::reload_config),
     ("feedrail_rename_ns", Methods::rename_namespace),
     ("feedrail_resize_ns", Methods::resize_namespace),
+    ("feedrail_set_host_qos", Methods::set_host_limits),
     ("feedrail_trace_commands", Methods::trace_commands),
     ("framework_get_config", Methods::get_config),
     ("framework_get_reactors", |_, params| spdk_framework::reactors(params)),
@@ -220,11 +222,15 @@ impl Methods {
         let inventory = self.associations.inventory();
         let ports = ports_of(inventory, subsystem);
         let addresses = ports.iter().map(|port| describe_address(port));
-        let AllowedHosts { any, listed, keyring } = subsystem.hosts();
+        let AllowedHosts { any, listed, keyring, limits: of_hosts } = subsystem.hosts();
         let host = |nqn: &Nqn| {
             let mut host = json!({ "nqn": nqn.as_str() });
             if let Some(credentials) = keyring.get(nqn) {
                 describe_keys(credentials, &mut host);
+            }
+            let limits = of_hosts.own(nqn);
+            if !limits.is_empty() {
+                host["limits"] = json!(limits);
             }
             host
         };
@@ -237,6 +243,7 @@ impl Methods {
             "allow_any_host": any,
             "authentication": keyring.authentication.word(),
             "hosts": listed.iter().map(host).collect::<Value>(),
+            "each_host": of_hosts.each,
             "serial_number": subsystem.serial.to_string(),
             "model_number": subsystem.model.to_string(),
             "max_namespaces": subsystem.nsid_last,
@@ -458,12 +465,17 @@ impl Methods {
     fn get_controllers(&self, params: Params) -> Result<Value, RpcError> {
         let controllers = self.controllers_of(params)?;
         let describe = |controller: &Arc<Controller>| {
+            let stats = controller.quota.as_ref().map(|quota| quota.stats()).unwrap_or_default();
+            let limits = controller.subsystem().map(|of| of.limits_of(&controller.host));
             json!({
                 "cntlid": controller.cntlid.0,
                 "hostnqn": controller.host.nqn.to_string(),
                 "hostid": controller.host.id.to_string(),
                 "peer": controller.peer.to_string(),
                 "num_io_qpairs": controller.io_queues(),
+                "limits": limits,
+                "throttled_commands": stats.throttled,
+                "throttled_us": u64::try_from(stats.waited.as_micros()).unwrap_or(u64::MAX),
             })
         };
         Ok(controllers.iter().map(describe).collect())
@@ -601,6 +613,9 @@ fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
     });
     if let Some(description) = &namespace.config.description {
         described["description"] = (**description).into();
+    }
+    if !namespace.config.qos.is_none() {
+        described["limits"] = json!(namespace.config.qos);
     }
     if let Some(eui64) = namespace.config.eui64 {
         described["eui64"] = eui64.to_string().to_uppercase().into();

@@ -9,4 +9,5 @@ pub(crate) mod latency;
 pub(crate) mod namespace_io;
 pub(crate) mod page;
 pub(crate) mod peer_errors;
+pub(crate) mod quotas;
 pub(crate) mod snapshot;

@@ -11,6 +11,7 @@ use super::exposition::{Exposition, Label, MetricKind, MetricsFormat};
 use super::io_counters::{IoStats, SubsystemIoStats};
 use super::latency::LatencyStats;
 use super::namespace_io::{NamespaceIoStats, NamespaceStats};
+use super::quotas::QuotaSnapshots;
 use super::snapshot::{CacheStats, PoolStats, Stats, SystemCallStats};
 use crate::config::MetricsDetail;
 
@@ -35,6 +36,7 @@ pub(crate) struct TargetSnapshot {
     pub(crate) turns: Vec<LatencyStats>,
     pub(crate) subsystems: Vec<SubsystemSnapshot>,
     pub(crate) authentications: Vec<AuthCount>,
+    pub(crate) quotas: QuotaSnapshots,
 }
 
 pub(crate) struct SubsystemSnapshot {
@@ -82,6 +84,7 @@ impl TargetSnapshot {
         let mut exposition = namespaces.exposition;
         of_peers(&mut exposition, &self.stats);
         of_authentications(&mut exposition, &self.authentications);
+        self.quotas.write(&mut exposition);
         exposition.end()
     }
 }
@@ -391,6 +394,7 @@ mod tests {
                 result: "failed",
                 count: 2,
             }],
+            quotas: QuotaSnapshots::default(),
         }
     }
 

@@ -16,8 +16,10 @@ use crate::backend::BackendError;
 use crate::controller::Associations;
 use crate::core_context::events::BufferEvent;
 use crate::core_context::pool::{Buffer, Pool};
+use crate::core_context::throttle::WaitEnd;
 use crate::core_context::{CoreBuffers, CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
+use crate::limits::turn::UNTHROTTLED_AT_ONCE;
 use crate::limits::{MAX_DEVICES, STORAGE_GRACE};
 use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Engine, EngineStats, Storage, StorageReport};
@@ -47,6 +49,9 @@ pub(crate) trait Transport: Send {
 
     /// Responds to the Abort of a request whose storage operation cannot be cancelled.
     fn operation_not_cancelled(&mut self, core: &mut CoreContext, whose: RequestKey);
+
+    /// Continues a request that waited for a quota.
+    fn quota_passed(&mut self, core: &mut CoreContext, whose: RequestKey, end: WaitEnd);
 
     /// Continues a request that waited for a buffer.
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer);
@@ -168,6 +173,7 @@ impl PollGroup {
         for transport in self.transports.iter_mut().flatten() {
             progress |= transport.turn(&mut self.core);
         }
+        progress |= self.resume_throttled();
         progress |= self.serve_storage();
         progress |= self.grant_buffers();
         for transport in self.transports.iter_mut().flatten() {
@@ -304,6 +310,7 @@ impl PollGroup {
         if ordered != self.applied_stop {
             self.applied_stop = ordered;
             if let Some(how) = ordered {
+                self.core.throttle.release(self.core.now, |_| true);
                 self.transports.iter_mut().flatten().for_each(|transport| transport.stop(how));
                 if how == Stop::Now {
                     self.over_at = Some(self.core.now + STORAGE_GRACE);
@@ -331,6 +338,22 @@ impl PollGroup {
         progress
     }
 
+    /// Continues commands that have waited for their quotas.
+    fn resume_throttled(&mut self) -> bool {
+        if self.core.throttle.is_empty() {
+            return false;
+        }
+        self.core.follow_limits();
+        let mut progress = false;
+        for _ in 0..UNTHROTTLED_AT_ONCE {
+            let Some((whose, end)) = self.core.throttle.next_due(self.core.now) else { break };
+            progress = true;
+            let transport = transport_of(&mut self.transports, whose);
+            transport.quota_passed(&mut self.core, whose, end);
+        }
+        progress
+    }
+
     fn grant_buffers(&mut self) -> bool {
         let mut progress = false;
         while let Some((whose, buffer)) = self.core.buffers().grant() {
@@ -346,7 +369,8 @@ impl PollGroup {
         let transports = self.transports.iter().flatten();
         let transports = transports.filter_map(|transport| transport.deadline());
         let over = self.over_at.filter(|_| !self.gave_up);
-        transports.chain(storage).chain(over).min()
+        let throttled = self.core.throttle.deadline();
+        transports.chain(storage).chain(throttled).chain(over).min()
     }
 }
 

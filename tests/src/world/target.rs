@@ -11,7 +11,7 @@ use feedrail_target::backend::Backend;
 use feedrail_target::config::Limits;
 use feedrail_target::config::{
     Authentication, Cores, Discovery, HostPolicy, MetricsDetail, NamespaceConfig, Origin,
-    PortConfig, ProviderChoice, SubsystemConfig,
+    PortConfig, ProviderChoice, QosLimits, SubsystemConfig,
 };
 use feedrail_target::config::{Machine, SubsystemIdentity};
 use feedrail_target::stepped::Assembly;
@@ -322,6 +322,8 @@ impl TargetNode {
             hosts: HostPolicy::Any,
             authentication: Authentication::default(),
             host_entries: Vec::new(),
+            each_host: QosLimits::default(),
+            host_limits: Vec::new(),
             deallocate: true,
             identity: SubsystemIdentity::new(&machine, self.nqn, None),
             namespaces: namespaces.map(|(disk, nsid)| disk.namespace(&self.nqn, nsid)).collect(),

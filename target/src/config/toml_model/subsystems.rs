@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feedrail_auth::HostEntry;
-use nvme_proto::{Nqn, Nsid};
+use feedrail_auth::{DhGroup, HashFunction, HostEntry, groups_from_names, hashes_from_names};
+use nvme_proto::{HostNqn, Nqn, Nsid};
 use serde::Deserialize;
 use toml::Spanned;
 use uuid::Uuid;
@@ -16,12 +16,13 @@ use crate::config::identifiers::Identifiers;
 use crate::config::quick;
 use crate::config::units::ByteCount;
 use crate::config::values::{
-    ConfiguredNsid, FaultDelayMicros, FaultInterval, Nguid, PrintableText,
+    ConfiguredNsid, FaultDelayMicros, FaultInterval, IosPerSecond, MbytesPerSecond, Nguid,
+    PrintableText,
 };
 use crate::config::{
     AnaGroupId, Authentication, BlockShift, ConfigError, ContentId, Description, DirectIo,
     DirectoryConfig, DiskFaults, Eui64, HostPolicy, Medium, NamespaceConfig, NamespaceName,
-    NamespaceSettings, NamespaceSpec, SubsystemConfig, SubsystemSpec,
+    NamespaceSettings, NamespaceSpec, QosLimits, QosOverride, SubsystemConfig, SubsystemSpec,
 };
 use crate::derived_ids::SubsystemIdentity;
 use crate::limits::{MAX_ALLOWED_HOSTS, NSID_LAST};
@@ -37,13 +38,39 @@ pub(super) struct SubsystemTable {
     allowed_hosts: Option<Vec<Spanned<String>>>,
     authentication: Option<Authentication>,
     #[serde(default)]
-    host: Vec<Spanned<HostEntry>>,
+    host: Vec<Spanned<HostTable>>,
+    #[serde(default)]
+    each_host: QosOverride,
     deallocate: Option<bool>,
     dataset_id: Option<Uuid>,
     #[serde(default)]
     namespace: Vec<Spanned<NamespaceTable>>,
     #[serde(default)]
     directory: Vec<Spanned<DirectoryTable>>,
+}
+
+/// `[[subsystem.host]]`: a host with keys, or limits, or both.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HostTable {
+    nqn: Spanned<String>,
+    dhchap_key: Option<PathBuf>,
+    dhchap_ctrl_key: Option<PathBuf>,
+    #[serde(default, deserialize_with = "hashes_from_names")]
+    hashes: Vec<HashFunction>,
+    #[serde(default, deserialize_with = "groups_from_names")]
+    groups: Vec<Option<DhGroup>>,
+    rw_ios_per_sec: Option<IosPerSecond>,
+    rw_mbytes_per_sec: Option<MbytesPerSecond>,
+    r_mbytes_per_sec: Option<MbytesPerSecond>,
+    w_mbytes_per_sec: Option<MbytesPerSecond>,
+}
+
+/// Hosts of a subsystem that the file has tables for.
+#[derive(Default)]
+struct ListedHosts {
+    with_keys: Vec<HostEntry>,
+    limits: Vec<(Nqn, QosOverride)>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +92,14 @@ struct NamespaceTable {
     #[serde(default)]
     ana_group: AnaGroupId,
     visible_to: Option<Vec<Spanned<String>>>,
+    #[serde(default)]
+    rw_ios_per_sec: IosPerSecond,
+    #[serde(default)]
+    rw_mbytes_per_sec: MbytesPerSecond,
+    #[serde(default)]
+    r_mbytes_per_sec: MbytesPerSecond,
+    #[serde(default)]
+    w_mbytes_per_sec: MbytesPerSecond,
     #[serde(default)]
     faults: DiskFaults,
 }
@@ -165,21 +200,27 @@ impl Reader<'_> {
                            management = \"PATH\" to add namespaces at run time";
             return Err(self.document.error(at, message));
         }
-        let host_entries = self.host_entries(table.host)?;
         let listed = table.allowed_hosts.as_deref();
-        let authentication = self.authentication(table.authentication, listed, &host_entries)?;
+        let tables = &table.host;
+        let hosts = self.listed_hosts(tables)?;
+        let keyless =
+            listed.into_iter().flatten().chain(tables.iter().map(|one| &one.get_ref().nqn));
+        let authentication =
+            self.authentication(table.authentication, keyless, &hosts.with_keys)?;
         let spec = SubsystemSpec {
             nqn,
             serial: table.serial,
             model: table.model,
-            hosts: self.hosts(at, table.allow_any_host, listed, &host_entries)?,
+            hosts: self.hosts(at, table.allow_any_host, listed, tables)?,
             deallocate: table.deallocate.unwrap_or(true),
             dataset_id: table.dataset_id,
         };
         let subsystem = spec.resolve(&self.machine, self.document.origin(at));
         Ok(SubsystemConfig {
             authentication,
-            host_entries,
+            host_entries: hosts.with_keys,
+            host_limits: hosts.limits,
+            each_host: table.each_host.over(QosLimits::default()),
             namespaces: self.namespaces(table.namespace, &subsystem.identity, identifiers)?,
             directories: self.directories(table.directory),
             ..subsystem
@@ -214,7 +255,7 @@ impl Reader<'_> {
         at: usize,
         any: bool,
         listed: Option<&[Spanned<String>]>,
-        entries: &[HostEntry],
+        entries: &[Spanned<HostTable>],
     ) -> Result<HostPolicy, ConfigError> {
         match (any, listed) {
             (true, None) => Ok(HostPolicy::Any),
@@ -233,6 +274,48 @@ impl Reader<'_> {
                 Err(self.document.error(at, message))
             }
         }
+    }
+
+    /// Reads the tables of hosts. A host has one table, with a key or a limit.
+    fn listed_hosts(&self, tables: &[Spanned<HostTable>]) -> Result<ListedHosts, ConfigError> {
+        let mut hosts = ListedHosts::default();
+        let mut seen = BTreeSet::new();
+        for table in tables {
+            let at = table.span().start;
+            let table = table.get_ref();
+            let nqn = self.host(&table.nqn)?;
+            let limits = QosOverride {
+                rw_ios: table.rw_ios_per_sec,
+                rw_mbytes: table.rw_mbytes_per_sec,
+                r_mbytes: table.r_mbytes_per_sec,
+                w_mbytes: table.w_mbytes_per_sec,
+            };
+            let HostTable { dhchap_key, dhchap_ctrl_key, hashes, groups, .. } = table;
+            let of_keys = dhchap_ctrl_key.is_some() || !hashes.is_empty() || !groups.is_empty();
+            if dhchap_key.is_none() && (of_keys || limits.is_empty()) {
+                let message = "has no dhchap_key, with which the host authenticates, and no limit \
+                               (rw_ios_per_sec, rw_mbytes_per_sec, r_mbytes_per_sec, w_mbytes_per_sec)";
+                let message = if of_keys { "has no dhchap_key" } else { message };
+                return Err(self.document.error(at, message));
+            }
+            if !seen.insert(nqn) {
+                let message = "another table of this subsystem has this host; put both into one";
+                return Err(self.document.error(table.nqn.span().start, message));
+            }
+            if let Some(key) = dhchap_key {
+                hosts.with_keys.push(HostEntry {
+                    nqn: HostNqn(nqn),
+                    dhchap_key: self.document.resolve(key),
+                    dhchap_ctrl_key: dhchap_ctrl_key.as_ref().map(|key| self.document.resolve(key)),
+                    hashes: hashes.clone(),
+                    groups: groups.clone(),
+                });
+            }
+            if !limits.is_empty() {
+                hosts.limits.push((nqn, limits));
+            }
+        }
+        Ok(hosts)
     }
 
     /// Takes the entries of hosts with keys, whose paths start at the folder of the file.
@@ -255,17 +338,17 @@ impl Reader<'_> {
     }
 
     /// Decides which hosts have to authenticate: all, if one has a key and nothing else is said.
-    fn authentication(
+    fn authentication<'a>(
         &self,
         said: Option<Authentication>,
-        listed: Option<&[Spanned<String>]>,
+        mut listed: impl Iterator<Item = &'a Spanned<String>>,
         entries: &[HostEntry],
     ) -> Result<Authentication, ConfigError> {
         let authentication = said.unwrap_or_else(|| Authentication::of_entries(entries));
         let keyless = |host: &&Spanned<String>| {
             !entries.iter().any(|entry| entry.nqn.0.as_str() == host.get_ref())
         };
-        let keyless = listed.into_iter().flatten().find(keyless);
+        let keyless = listed.find(keyless);
         match keyless.filter(|_| authentication == Authentication::Required) {
             None => Ok(authentication),
             Some(host) => {
@@ -356,6 +439,12 @@ impl Reader<'_> {
             direct_io: table.direct_io.map(Spanned::into_inner).unwrap_or_default(),
             ana_group: table.ana_group,
             visible_to: table.visible_to.map(|hosts| self.visible_to(&hosts)).transpose()?,
+            qos: QosLimits {
+                rw_ios: table.rw_ios_per_sec,
+                rw_mbytes: table.rw_mbytes_per_sec,
+                r_mbytes: table.r_mbytes_per_sec,
+                w_mbytes: table.w_mbytes_per_sec,
+            },
             faults: table.faults,
         };
         let spec = NamespaceSpec { uuid: table.uuid, nguid: table.nguid, settings };

@@ -142,7 +142,11 @@ impl<'a> Edit<'a> {
         for config in wanted {
             let replaces = match old.get(&config.nsid).map(|held| held.replacement(&config)) {
                 Some(None) => {
-                    old.remove(&config.nsid);
+                    let held = old.remove(&config.nsid);
+                    if let Some(held) = held.filter(|held| held.config.qos != config.qos) {
+                        let held = OwnedNamespace::new(subsystem, held);
+                        self.alter(held, |namespace| namespace.limited_to(config.qos));
+                    }
                     continue;
                 }
                 held => held.flatten(),

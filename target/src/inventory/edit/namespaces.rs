@@ -7,7 +7,9 @@ use nvme_proto::{Nqn, Nsid};
 use super::{AlteredNamespace, Edit, WantedNamespace};
 use crate::backend::{FileKey, OpenMode, OpenedBackend, measure_again, open_null};
 use crate::config::identifiers::{Identifiers, share_one};
-use crate::config::{DiskFaults, Medium, NamespaceConfig, NamespaceName, NamespaceSpec, Origin};
+use crate::config::{
+    DiskFaults, Medium, NamespaceConfig, NamespaceName, NamespaceSpec, Origin, QosOverride,
+};
 use crate::inventory::allowed_host::VisibilityChange;
 use crate::inventory::error::HostsError;
 use crate::inventory::error::{ChangeError, ExportError};
@@ -101,6 +103,19 @@ impl Edit<'_> {
         Ok(())
     }
 
+    /// Sets the limits that `limits` gives. Returns nothing if the namespace has these already.
+    pub(crate) fn limit_namespace(
+        &mut self,
+        nqn: &Nqn,
+        nsid: Nsid,
+        limits: QosOverride,
+    ) -> Result<(), ChangeError> {
+        let old = self.namespace(nqn, nsid)?;
+        let limits = limits.over(old.namespace.config.qos);
+        self.alter(old, |namespace| namespace.limited_to(limits));
+        Ok(())
+    }
+
     /// Renames a namespace. Its UUID and NGUID stay, even if they were derived from the old name.
     pub(crate) fn rename_namespace(
         &mut self,
@@ -184,7 +199,11 @@ impl Edit<'_> {
         Ok(OwnedNamespace { subsystem, namespace })
     }
 
-    fn alter(&mut self, old: OwnedNamespace, alter: impl FnOnce(&Namespace) -> Namespace) {
+    pub(super) fn alter(
+        &mut self,
+        old: OwnedNamespace,
+        alter: impl FnOnce(&Namespace) -> Namespace,
+    ) {
         let new = Arc::new(alter(&old.namespace));
         let new = OwnedNamespace::new(&old.subsystem, &new);
         self.altered.push(AlteredNamespace { old, new });

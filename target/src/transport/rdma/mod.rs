@@ -34,6 +34,7 @@ use super::{DeviceFailure, Stop};
 use crate::backend::BackendError;
 use crate::controller::Accepted;
 use crate::core_context::pool::Buffer;
+use crate::core_context::throttle::WaitEnd;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
 use crate::limits::COMPLETIONS_PER_GROUP;
@@ -432,6 +433,12 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         self.with(core, whose.connection as usize, |connection, _| {
             connection.not_cancelled(whose.owner);
             Ok(())
+        });
+    }
+
+    fn quota_passed(&mut self, core: &mut CoreContext, whose: RequestKey, end: WaitEnd) {
+        self.with(core, whose.connection as usize, |connection, context| {
+            connection.quota_passed(context, whose.owner, end)
         });
     }
 

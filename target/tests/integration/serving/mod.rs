@@ -9,6 +9,7 @@ pub(super) mod host;
 mod lifecycle;
 mod limits;
 mod names;
+mod quotas;
 mod recording;
 mod world;
 

@@ -8,7 +8,9 @@ use super::data::{
     ArrivedData, DataPlace, HostData, LocalData, OutgoingData, ResponseData, StorageStep,
     invalidated_key, locate, medium_at,
 };
-use super::request::{CompletionPermit, DataFetch, FreeSlot, Receive, RequestStage, StorageRun};
+use super::request::{
+    CompletionPermit, DataFetch, FreeSlot, QuotaOwner, Receive, RequestStage, StorageRun,
+};
 use super::{Connection, Ended, Leaving, TurnContext, WorkKind};
 use crate::backend::{BackendError, Operation, Span};
 use crate::controller::command_trace::{TracePoint, TracedCommand};
@@ -103,6 +105,20 @@ impl<P: Provider> Connection<P> {
                 return Ok(());
             }
         };
+        match context.core.throttle.is_on() {
+            false => self.place_data(context, permit, work, host),
+            true => self.meter(context, permit, *work, host, QuotaOwner::Host),
+        }
+    }
+
+    /// Takes a buffer for data that needs one, and continues the command.
+    pub(super) fn place_data(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &CommandWork,
+        host: HostData,
+    ) -> Result<(), Ended> {
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
             DataPlace::Buffer(bytes) => self.allocate(context, permit, work, host, bytes),

@@ -6,11 +6,11 @@ use ::rdma::{Group, Provider, PushError, Time, WcStatus};
 use nvme_proto::Status;
 
 use super::data::ResponseData;
-use super::request::{DataFetch, Receive, RequestStage, StorageRun};
+use super::request::{DataFetch, Receive, RequestStage, StorageRun, ThrottledCommand};
 use super::{Connection, TurnContext, WorkKind};
 use crate::backend::BackendError;
-use crate::controller::{AbortRequest, CloseReason, QueueEvent, Quiesce};
-use crate::core_context::{CoreContext, OperationOwner, SlotId};
+use crate::controller::{AbortRequest, CloseReason, CommandWork, QueueEvent, Quiesce};
+use crate::core_context::{CoreContext, OperationOwner, RequestKey, SlotId};
 use crate::deliberate_bugs::{self, Bug};
 
 /// Reason that a connection ends.
@@ -148,7 +148,7 @@ impl<P: Provider> Connection<P> {
                 }
                 QueueEvent::Resume { cid } => self.resume(context, cid)?,
                 QueueEvent::Abort(abort) => self.abort(context, abort),
-                QueueEvent::Quiesce(quiesce) => self.quiesce(&quiesce),
+                QueueEvent::Quiesce(quiesce) => self.quiesce(context, &quiesce),
                 QueueEvent::Flush(flush) => self.flush(context, flush),
                 QueueEvent::Close(reason) => return Err(Ended::Controller(reason)),
             }
@@ -176,6 +176,10 @@ impl<P: Provider> Connection<P> {
                 context.core.buffers().leave(&self.accounts, whose);
                 (permit, work, None)
             }
+            RequestStage::AwaitingQuota(ThrottledCommand { permit, work, waits_as, .. }) => {
+                context.core.throttle.leave(context.core.now, whose, waits_as);
+                (permit, CommandWork::Io(work), None)
+            }
             RequestStage::AwaitingFetch(DataFetch { permit, work, buffer, .. }) => {
                 self.to_fetch.retain(|other| *other != slot);
                 (permit, work, Some(buffer))
@@ -195,12 +199,17 @@ impl<P: Provider> Connection<P> {
         self.queue.answer_abort(abort, true);
     }
 
-    /// Attaches a hold to running I/O commands until they end.
-    fn quiesce(&mut self, quiesce: &Quiesce) {
+    /// Attaches a hold to running I/O commands until they end. Something waits for them, so they
+    /// no longer wait for quotas.
+    fn quiesce(&mut self, context: &mut TurnContext<'_, P>, quiesce: &Quiesce) {
         for slot in self.slots.in_use() {
             let request = self.slots.get(slot);
             if let Some(work) = request.running_io() {
-                request.holds.extend(quiesce.of(&work));
+                let hold = quiesce.of(&work);
+                if let (Some(_), RequestStage::AwaitingQuota(throttled)) = (&hold, &request.stage) {
+                    context.core.throttle.release_one(context.core.now, throttled.waits_as);
+                }
+                request.holds.extend(hold);
             }
         }
     }
@@ -260,6 +269,12 @@ impl<P: Provider> Connection<P> {
                     abort.into_iter().for_each(|abort| self.queue.answer_abort(abort, false));
                     request.stage = RequestStage::Orphaned { work, step };
                     context.core.storage().cancel(operation);
+                }
+                RequestStage::AwaitingQuota(throttled) => {
+                    let whose = RequestKey { owner: OperationOwner::Slot(slot), ..connection };
+                    context.core.throttle.leave(context.core.now, whose, throttled.waits_as);
+                    request.stage = RequestStage::AwaitingQuota(throttled);
+                    request.holds.clear();
                 }
                 other => {
                     request.stage = other;

@@ -1,12 +1,14 @@
 //! A connection: an NVMe queue, its queue pair, and its running commands.
 //!
 //! A command passes through `command` (its capsule arrives, its data is located and fetched, and
-//! storage executes it) or `control` (the controller executes it), and `response`.
+//! storage executes it) or `control` (the controller executes it), and `response`. In `metering` it
+//! waits for its quotas.
 
 mod command;
 mod control;
 mod data;
 mod life;
+mod metering;
 pub(super) mod request;
 mod response;
 

@@ -12,6 +12,7 @@ use crate::controller::{
 };
 use crate::core_context::SlotId;
 use crate::core_context::pool::Buffer;
+use crate::core_context::throttle::WaitKey;
 use crate::deliberate_bugs::{self, Bug};
 use crate::storage::OperationKey;
 
@@ -58,6 +59,8 @@ pub(crate) enum RequestStage {
     Free,
     /// A call of the connection continues the request, and has its permit and its data.
     InCall,
+    /// The command waits for a quota.
+    AwaitingQuota(ThrottledCommand),
     /// The request waits for a buffer.
     AwaitingBuffer { permit: CompletionPermit, work: CommandWork, host: HostData },
     /// The request has a buffer and waits to fetch its data from the host.
@@ -76,6 +79,24 @@ pub(crate) enum RequestStage {
     Responding(SentResponse),
     /// The connection has ended, and storage still uses the memory of the operation.
     Orphaned { work: IoWork, step: StorageStep },
+}
+
+/// Owner of a quota that a command passes, in the order of passing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QuotaOwner {
+    Host,
+    Namespace,
+}
+
+/// I/O command that waits for a quota, and has no buffer yet.
+#[derive(Debug)]
+pub(crate) struct ThrottledCommand {
+    pub(crate) permit: CompletionPermit,
+    pub(crate) work: IoWork,
+    pub(crate) host: HostData,
+    pub(crate) quota: QuotaOwner,
+    /// Place among the waiting commands of the core.
+    pub(crate) waits_as: WaitKey,
 }
 
 /// Command whose data is fetched from the host.
@@ -155,6 +176,10 @@ impl RequestStage {
                 permit.abandon();
                 None
             }
+            Self::AwaitingQuota(throttled) => {
+                throttled.permit.abandon();
+                None
+            }
             Self::AwaitingFetch(fetch) | Self::Fetching(fetch) => {
                 fetch.permit.abandon();
                 Some(fetch.buffer)
@@ -208,6 +233,7 @@ impl Request {
             RequestStage::AwaitingBuffer { work: CommandWork::Io(work), .. }
             | RequestStage::AwaitingFetch(DataFetch { work: CommandWork::Io(work), .. })
             | RequestStage::Fetching(DataFetch { work: CommandWork::Io(work), .. })
+            | RequestStage::AwaitingQuota(ThrottledCommand { work, .. })
             | RequestStage::Executing(StorageRun { work, .. }) => Some(*work),
             _ => None,
         }
@@ -234,6 +260,14 @@ impl Request {
     pub(crate) fn take_fetch(&mut self) -> Option<DataFetch> {
         match self.stage.take() {
             RequestStage::Fetching(fetch) => Some(fetch),
+            other => self.keep(other),
+        }
+    }
+
+    /// Takes out the command that has passed a quota.
+    pub(crate) fn take_throttled(&mut self) -> Option<ThrottledCommand> {
+        match self.stage.take() {
+            RequestStage::AwaitingQuota(throttled) => Some(throttled),
             other => self.keep(other),
         }
     }
