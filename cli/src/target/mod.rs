@@ -11,6 +11,7 @@ mod reload;
 mod rename;
 mod resize;
 mod running;
+mod set_qos;
 mod show;
 mod subsystem;
 mod top;
@@ -33,6 +34,7 @@ use self::reauth::Reauth;
 use self::reload::Reload;
 use self::rename::Rename;
 use self::resize::Resize;
+use self::set_qos::SetQos;
 use self::show::Show;
 use self::subsystem::{
     AddListener, AddReferral, AddSubsystem, RemoveListener, RemoveReferral, RemoveSubsystem,
@@ -71,6 +73,7 @@ enum TargetCommand {
     RemoveNs(RemoveNamespace),
     Resize(Resize),
     Protect(ProtectNamespace),
+    SetQos(SetQos),
     Rename(Rename),
     AddHost(AddHost),
     RemoveHost(RemoveHost),
@@ -255,6 +258,7 @@ impl TargetArgs {
             TargetCommand::RemoveNs(remove) => remove.run(),
             TargetCommand::Resize(resize) => resize.run(),
             TargetCommand::Protect(protect) => protect.run(),
+            TargetCommand::SetQos(set) => set.run(),
             TargetCommand::Rename(rename) => rename.run(),
             TargetCommand::AddHost(add) => add.run(),
             TargetCommand::RemoveHost(RemoveHost { host }) => {

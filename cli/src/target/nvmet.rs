@@ -395,6 +395,12 @@ impl Exporter {
                     subsystem.allowed_hosts.push(text("host"));
                 }
             }
+            "bdev_set_qos_limit" => self
+                .warnings
+                .push(format!("limits of {} are not saved: nvmet has none", text("name"))),
+            "feedrail_set_host_qos" => self
+                .warnings
+                .push(format!("limits of hosts of {} are not saved: nvmet has none", text("nqn"))),
             "nvmf_subsystem_add_ns" => self.namespace(&text("nqn"), &params["namespace"]),
             "feedrail_protect_ns" => self.lost(&text("nqn"), &params["nsid"], OPEN_TO_WRITES),
             "nvmf_subsystem_add_listener" => {

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::set_qos::in_words;
 use super::{RpcClient, SocketArgs, items};
 use crate::options::{Format, Output};
 use crate::output;
@@ -68,6 +69,10 @@ fn row(change: &Value) -> Vec<String> {
             let detail = if change["allow_any_host"] == true { "yes" } else { "no" };
             (String::new(), String::new(), detail.to_owned())
         }
+        Some("limit_ns") => (change["nsid"].to_string(), text("name"), in_words(&change["limits"])),
+        Some("limit_host" | "limit_each_host") => {
+            (String::new(), text("host"), in_words(&change["limits"]))
+        }
         Some("add_listener" | "remove_listener") => (String::new(), String::new(), text("address")),
         _ => (String::new(), text("host"), String::new()),
     };
@@ -90,6 +95,9 @@ mod tests {
             { "change": "allow_any_host", "nqn": "nqn.a", "allow_any_host": false },
             { "change": "add_subsystem", "nqn": "nqn.b" },
             { "change": "add_listener", "nqn": "nqn.b", "address": "192.0.2.1:7" },
+            { "change": "limit_ns", "nqn": "nqn.b", "nsid": 6, "name": "f",
+              "limits": { "r_mbytes_per_sec": 9 } },
+            { "change": "limit_host", "nqn": "nqn.b", "host": "nqn.h", "limits": {} },
         ] });
         let shown = table(&report);
         let lines: Vec<Vec<&str>> =
@@ -101,6 +109,8 @@ mod tests {
         assert_eq!(lines[5], ["allow-any-host", "nqn.a", "no"]);
         assert_eq!(lines[6], ["add-subsystem", "nqn.b"]);
         assert_eq!(lines[7], ["add-listener", "nqn.b", "192.0.2.1:7"]);
+        assert_eq!(lines[8], ["limit-ns", "nqn.b", "6", "f", "9", "MiB/s", "read"]);
+        assert_eq!(lines[9], ["limit-host", "nqn.b", "nqn.h", "-"]);
         assert_eq!(table(&json!({ "changes": [] })), "nothing to change\n");
     }
 }

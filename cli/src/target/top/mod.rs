@@ -13,12 +13,14 @@ use serde_json::{Value, json};
 
 use self::rates::{HEADINGS, IoSample, NamespaceRates};
 use self::screen::Screen;
+use super::set_qos::in_words;
 use super::{RpcClient, SocketArgs, items};
 use crate::interrupt::Interrupt;
 use crate::options::{Format, Output};
 use crate::{clock, output};
 
-const HOST_HEADINGS: [&str; 5] = ["Host", "Address", "Subsystem", "Controller", "I/O queues"];
+const HOST_HEADINGS: [&str; 8] =
+    ["Host", "Address", "Subsystem", "Controller", "I/O queues", "Limits", "Throttled", "Waited"];
 
 /// Interval at which the wait for the next sample checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -29,6 +31,9 @@ Examples:
   feedrail target top --iterations 1 -o json --socket /run/feedrail/target.sock";
 
 /// Shows the I/O rates of a target's namespaces, the busiest first, and its connected hosts
+///
+/// The columns Throttled and Waited count the commands that had to wait for the limits of their
+/// host, and the time that they waited, since the host connected.
 ///
 /// In a terminal the table is redrawn each interval until q is pressed. Otherwise one table, or
 /// one JSON object on a line of its own, is printed after each interval.
@@ -147,6 +152,9 @@ impl ConnectedHost {
             output::printable(&self.nqn),
             self.controller["cntlid"].to_string(),
             self.controller["num_io_qpairs"].to_string(),
+            in_words(&self.controller["limits"]),
+            self.controller["throttled_commands"].as_u64().unwrap_or_default().to_string(),
+            format!("{:.1} s", self.controller["throttled_us"].as_f64().unwrap_or_default() / 1e6),
         ]
     }
 
