@@ -27,6 +27,7 @@ mod hostile_directory;
 mod hosts;
 mod idle;
 mod lifecycle;
+mod limits;
 mod listeners;
 mod local_processes;
 mod management;
