@@ -2,10 +2,12 @@
 """One batch of random rows: feedrail beside the ways that loaders read a local file.
 
 Each reader gets the same number of batches, in turns, so that a busy machine slows all of them
-down. Local readers read a file in the page cache; feedrail reads the same bytes from the memory of
-a target over `soft`. Each reader's first batch is compared with the file.
+down. Local readers read a file in the page cache; feedrail reads the same file, or a copy in the
+memory of a target, over `shm` and `soft`. Each reader's first batch is compared with the file.
+Processor time is that of both processes until a moment after the batch, without the pause.
 
     python benches/batch_readers.py --target out/release/feedrail-target --cli out/release/feedrail
+    python benches/batch_readers.py --rows 32 --row-bytes 131072 --align 4096 ...
 """
 
 from __future__ import annotations
@@ -44,39 +46,48 @@ nqn = "nqn.2026-01.io.feedrail:bench"
 allow_any_host = true
 
 [[subsystem.namespace]]
-kind = "memory"
-size_bytes = {size}
 name = "train.bin"
+{medium}
 """
+#: Seconds in which the processes come to rest after a batch.
+REST = 0.003
 NQN = "nqn.2026-01.io.feedrail:bench"
 
 Batch = Callable[[np.ndarray], np.ndarray]
 
 
 class Target:
-    """A target that serves memory with the bytes of a file."""
+    """A target that serves a file, or memory with the bytes of it."""
 
-    def __init__(self, program: Path, cli: Path, content: Path, folder: Path) -> None:
+    def __init__(
+        self, program: Path, cli: Path, content: Path, folder: Path, medium: str
+    ) -> None:
         self.address = free_address()
         configuration = folder / "target.toml"
-        size = content.stat().st_size
-        configuration.write_text(CONFIGURATION.format(address=self.address, size=size))
+        medium_lines = {
+            "file": f'kind = "file"\npath = "{content}"\nread_only = true',
+            "memory": f'kind = "memory"\nsize_bytes = {content.stat().st_size}',
+        }
+        configuration.write_text(
+            CONFIGURATION.format(address=self.address, medium=medium_lines[medium])
+        )
         self.process = subprocess.Popen(
             [program, "--config", configuration], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self.process.stdout is not None
         if json.loads(self.process.stdout.readline())["event"] != "listening":
             raise RuntimeError("the target does not listen")
-        write = [cli, "write", "-a", self.address, "-n", NQN, "--file", content]
-        subprocess.run(write, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if medium == "memory":
+            write = [cli, "write", "-a", self.address, "-n", NQN, "--file", content]
+            subprocess.run(write, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     @property
     def url(self) -> str:
         return f"nvmf://{self.address}:4420/{NQN}/1"
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+        return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9
 
     def close(self) -> None:
         self.process.terminate()
@@ -184,15 +195,21 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
     generator = np.random.default_rng(arguments.seed)
     content = generator.integers(0, 256, arguments.bytes // 512 * 512, dtype=np.uint8)
     content.tofile(path)
-    target = Target(arguments.target, arguments.cli, path, folder)
+    target = Target(arguments.target, arguments.cli, path, folder, arguments.medium)
     try:
-        source = feedrail.open(target.url)
-        all_readers = {"feedrail, over soft": remote(source, arguments.row_bytes)}
+        sources = {name: feedrail.open(target.url, provider=name) for name in ("shm", "soft")}
+        all_readers = {
+            f"feedrail, over {name}": remote(source, arguments.row_bytes)
+            for name, source in sources.items()
+        }
         all_readers |= readers(path, arguments.row_bytes)
+        if arguments.quick:
+            names = ("feedrail, over shm", "feedrail, over soft", "preadv loop")
+            all_readers = {name: all_readers[name] for name in names}
 
         def offsets() -> np.ndarray:
-            last = (len(content) - arguments.row_bytes) // 2
-            return generator.integers(0, last, arguments.rows, dtype=np.int64) * 2
+            last = (len(content) - arguments.row_bytes) // arguments.align
+            return generator.integers(0, last, arguments.rows, dtype=np.int64) * arguments.align
 
         for name, read in all_readers.items():
             at = offsets()
@@ -202,16 +219,19 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
                 raise SystemExit(f"{name}: wrong bytes")
         times: dict[str, list[float]] = {name: [] for name in all_readers}
         cpu: dict[str, float] = dict.fromkeys(all_readers, 0.0)
-        served = target.cpu_seconds()
+        served: dict[str, float] = dict.fromkeys(all_readers, 0.0)
         for _ in range(arguments.batches):
             for name, read in all_readers.items():
                 at = offsets()
+                served_before = target.cpu_seconds()
                 cpu_before, before = time.process_time(), time.perf_counter()
                 read(at)
                 times[name].append(time.perf_counter() - before)
+                time.sleep(REST)
                 cpu[name] += time.process_time() - cpu_before
-        served = target.cpu_seconds() - served
-        source.close()
+                served[name] += target.cpu_seconds() - served_before
+        for source in sources.values():
+            source.close()
     finally:
         target.close()
     results = {
@@ -219,10 +239,10 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
             "p50_ms": statistics.median(took) * 1e3,
             "p99_ms": percentile(took, 99) * 1e3,
             "cpu_ms": cpu[name] / arguments.batches * 1e3,
+            "target_cpu_ms": served[name] / arguments.batches * 1e3,
         }
         for name, took in times.items()
     }
-    results["feedrail, over soft"]["target_cpu_ms"] = served / arguments.batches * 1e3
     return results
 
 
@@ -233,6 +253,9 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, default=512 << 20, help="size of the file")
     parser.add_argument("--rows", type=int, default=480, help="rows of a batch")
     parser.add_argument("--row-bytes", type=int, default=2050, help="bytes of a row, even")
+    parser.add_argument("--align", type=int, default=2, help="what offsets are multiples of")
+    parser.add_argument("--medium", choices=("file", "memory"), default="file")
+    parser.add_argument("--quick", action="store_true", help="only `preadv` of the local readers")
     parser.add_argument("--batches", type=int, default=60, help="batches of each reader")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -245,12 +268,11 @@ def main() -> None:
     best = min(v["p50_ms"] for name, v in results.items() if not name.startswith("feedrail"))
     for name, values in results.items():
         line = f"{name:45} p50 {values['p50_ms']:7.2f} ms  p99 {values['p99_ms']:7.2f} ms"
-        line += f"  CPU {values['cpu_ms']:7.2f} ms"
-        if "target_cpu_ms" in values:
-            line += f"  target's CPU {values['target_cpu_ms']:.2f} ms"
+        line += f"  CPU {values['cpu_ms']:7.2f} ms  target's CPU {values['target_cpu_ms']:.2f} ms"
         print(line)
-    ratio = results["feedrail, over soft"]["p50_ms"] / best
-    print(f"feedrail's p50 by that of the best local reader: {ratio:.2f}")
+    for name, values in results.items():
+        if name.startswith("feedrail"):
+            print(f"speed of {name}, by that of the best local reader: {best / values['p50_ms']:.2f}")
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ pub mod sysfs;
 mod traits;
 pub mod verbs;
 mod work;
+mod write_room;
 
 pub use cm::{
     CmError, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, PrivateData,
@@ -58,3 +59,4 @@ pub use shm::Shm;
 pub use software::random::fill_random;
 pub use traits::{ConnectionManager, Device, Group, MemoryRegion, MemoryWindow, Provider};
 pub use work::{Bind, Op, RecvWr, SendFlags, SendWr, Sge, Wc, WcOpcode, WcStatus};
+pub use write_room::WriteRoom;

@@ -13,6 +13,7 @@ use crate::device::{Caps, DeviceEvent, DeviceStats};
 use crate::group::{GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 use crate::memory::{Access, Mem, RegionHandle, StillRegistered};
 use crate::work::{Op, RecvWr, SendWr, Wc};
+use crate::write_room::WriteRoom;
 
 /// An implementation of RDMA: the set of types that are used together. Each provider has its own
 /// functions to open a device; they are not part of this interface.
@@ -185,6 +186,32 @@ pub trait Group<P: Provider>: Send {
     /// # Safety
     /// As for [`Group::push_send`]; the memory must be unaliased.
     unsafe fn push_recv(&mut self, qp: QpKey, wr: &RecvWr<'_>) -> Result<(), PushError>;
+
+    /// Whether [`Group::write_room`] would return room for the first of `total` bytes.
+    fn has_write_room(&mut self, _qp: QpKey, _total: u32) -> bool {
+        false
+    }
+
+    /// Returns memory from which the provider sends, so that the caller can place there the payload
+    /// of an RDMA WRITE that it would otherwise copy from registered memory: the first part of
+    /// `total` bytes, in whole pages unless it is all of them. `None` if the provider has no such
+    /// memory, or now not enough for `total` bytes.
+    fn write_room(&mut self, _qp: QpKey, _total: u32) -> Option<WriteRoom> {
+        None
+    }
+
+    /// Sends what was placed in `room` as an unsignaled RDMA WRITE. It precedes all requests that
+    /// are pushed later, and those pushed earlier that are not posted completely. Returns false,
+    /// and sends nothing, if the room is outdated: another method of the group was called since.
+    fn send_room(
+        &mut self,
+        _qp: QpKey,
+        _room: WriteRoom,
+        _remote_addr: u64,
+        _rkey: u32,
+    ) -> bool {
+        false
+    }
 
     /// Posts all queued requests to the device.
     fn flush(&mut self, now: Time);

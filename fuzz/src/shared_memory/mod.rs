@@ -24,7 +24,7 @@ use crate::input::Input;
 const OPERATIONS_MAX: usize = 60;
 const OPERATION_BYTES: usize = 16;
 /// First bytes of every message.
-const MAGIC: [u8; 8] = *b"FRshm\0\0\x01";
+const MAGIC: [u8; 8] = *b"FRshm\0\0\x02";
 const REQUEST: u8 = 0;
 const ACCEPT: u8 = 1;
 
@@ -319,7 +319,7 @@ impl ShmWorld {
         for _ in 0..=count % 8 {
             let Some([first, _, _, total]) = link.take(0) else { break };
             if (first >> 32) & 0xFF == 4 && total <= 1 << 17 {
-                let most = RING_BYTES / 8 - 32;
+                let most = 32 << 10;
                 let mut rest = total;
                 loop {
                     let length = rest.min(most);

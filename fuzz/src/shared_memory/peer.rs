@@ -20,7 +20,7 @@ use rustix::net::{
 use super::memory::without_secrets;
 
 /// Bytes of each of the four rings.
-pub(super) const RING_BYTES: u64 = 256 << 10;
+pub(super) const RING_BYTES: u64 = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 /// Bytes of the memory.
 pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES as usize;

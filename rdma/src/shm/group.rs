@@ -20,6 +20,7 @@ use super::turn::QpTurn;
 use crate::software::qp_table::QpTable;
 use crate::{
     Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
+    WriteRoom,
 };
 
 /// Maximum number of rounds over the queue pairs in one `poll`.
@@ -316,6 +317,23 @@ impl Group<Shm> for ShmGroup {
             self.turn(slot, |qp, turn| qp.flush(turn));
         }
         Ok(())
+    }
+
+    fn has_write_room(&mut self, qp: QpKey, total: u32) -> bool {
+        self.qps.get_mut(self.qps.slot(qp)).has_write_room(total)
+    }
+
+    fn write_room(&mut self, qp: QpKey, total: u32) -> Option<WriteRoom> {
+        self.qps.get_mut(self.qps.slot(qp)).write_room(total)
+    }
+
+    fn send_room(&mut self, qp: QpKey, room: WriteRoom, remote_addr: u64, rkey: u32) -> bool {
+        let sent = self.qps.get_mut(self.qps.slot(qp)).send_room(&room, remote_addr, rkey);
+        if sent {
+            self.stats.packets_sent += 1;
+            self.stats.payload_bytes_sent += u64::from(room.length);
+        }
+        sent
     }
 
     fn flush(&mut self, now: Time) {

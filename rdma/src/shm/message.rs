@@ -3,7 +3,7 @@
 use crate::{ConnParams, PrivateData};
 
 /// First bytes of every message: a name, and the version of the shared-memory protocol.
-const MAGIC: [u8; 8] = *b"FRshm\0\0\x01";
+const MAGIC: [u8; 8] = *b"FRshm\0\0\x02";
 /// Length of the fixed part in bytes, which the private data follows.
 const FIXED_BYTES: usize = 20;
 /// Maximum length of a message in bytes.

@@ -15,7 +15,7 @@ use super::work_limits::WorkLimits;
 use crate::software::numbers::QpNumber;
 use crate::software::place;
 use crate::software::regions::DomainId;
-use crate::{PushError, QpConfig, RecvWr, SendWr, Time, WakeFor, WcStatus};
+use crate::{PushError, QpConfig, RecvWr, SendWr, Time, WakeFor, WcStatus, WriteRoom};
 
 /// A queue pair and its end of a link.
 pub(super) struct ShmQueuePair {
@@ -112,6 +112,28 @@ impl ShmQueuePair {
             unsafe { place::bytes(sge.addr, sge.length as usize) }
         });
         self.requester.push(wr, captured)
+    }
+
+    /// Whether there is room for `total` bytes of RDMA WRITEs that the caller places.
+    pub(super) fn has_write_room(&mut self, total: u32) -> bool {
+        let connected = matches!(self.stage, QpStage::Connected(_));
+        connected && self.requester.has_write_room(&self.link, total)
+    }
+
+    /// Reserves room for the first of `total` bytes of RDMA WRITEs that the caller places.
+    pub(super) fn write_room(&mut self, total: u32) -> Option<WriteRoom> {
+        let connected = matches!(self.stage, QpStage::Connected(_));
+        if connected { self.requester.write_room(&self.link, total) } else { None }
+    }
+
+    /// Sends what the caller has placed in a room, and rings the peer if it sleeps.
+    pub(super) fn send_room(&mut self, room: &WriteRoom, addr: u64, rkey: u32) -> bool {
+        let connected = matches!(self.stage, QpStage::Connected(_));
+        let sent = connected && self.requester.send_room(&self.link, room, addr, rkey);
+        if sent {
+            self.link.tell(PeerNews { records: true, read: false });
+        }
+        sent
     }
 
     /// Queues a receive for the peer's messages.

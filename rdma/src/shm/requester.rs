@@ -1,5 +1,6 @@
 //! The requester: carries out the send requests of a queue pair.
 
+use core::ptr::NonNull;
 use core::time::Duration;
 
 use super::agreement::LinkAgreement;
@@ -7,12 +8,12 @@ use super::copies;
 use super::link::ShmLink;
 use super::mapping::RingUse;
 use super::record::{AnswerRecord, MessagePart, RequestRecord};
-use super::ring::{MAX_PAYLOAD, RingReader, RingRecord, RingWriter};
+use super::ring::{MAX_PAYLOAD, RecordSpace, RingReader, RingRecord, RingWriter};
 use super::send_queue::{QueuedSend, RingSendQueue, SendSource, SendState};
 use super::turn::{QpFailure, QpTurn};
 use super::work_limits::WorkLimits;
 use crate::software::regions::Denied;
-use crate::{Access, Bind, Op, PushError, SendFlags, SendWr, Time, Wc, WcStatus};
+use crate::{Access, Bind, Op, PushError, SendFlags, SendWr, Time, Wc, WcStatus, WriteRoom};
 
 /// Duration that one RNR retry stands for: the RNR timer that `soft` announces.
 const NOT_READY_RETRY: Duration = Duration::from_micros(640);
@@ -34,6 +35,8 @@ pub(super) struct RingRequester {
     /// Time of the peer's last progress, while it has incomplete requests.
     silent_since: Option<Time>,
     not_ready: NotReady,
+    /// Whether the peer was seen to have read records since the last call of `retire`.
+    peer_has_read: bool,
 }
 
 /// Whether the oldest request waits for a receive of the peer, and until when.
@@ -56,6 +59,7 @@ impl RingRequester {
             blocked: false,
             silent_since: None,
             not_ready: NotReady::No,
+            peer_has_read: false,
         }
     }
 
@@ -231,6 +235,51 @@ impl RingRequester {
         }
     }
 
+    /// Whether the ring has room for `total` bytes of payload now. False while a message is written
+    /// in part, since its other parts must follow it.
+    pub(super) fn has_write_room(&mut self, link: &ShmLink, total: u32) -> bool {
+        if self.sent > 0 {
+            return false;
+        }
+        if !self.requests.has_room(total) {
+            // A position that is impossible is found again, and reported, by `retire`.
+            let read = self.requests.refresh(&link.outgoing(RingUse::Requests));
+            self.peer_has_read |= read.unwrap_or(false);
+        }
+        self.requests.has_room(total)
+    }
+
+    /// Reserves a record for the first of `total` bytes that the caller places itself.
+    pub(super) fn write_room(&mut self, link: &ShmLink, total: u32) -> Option<WriteRoom> {
+        if !self.has_write_room(link, total) {
+            return None;
+        }
+        let ring = link.outgoing(RingUse::Requests);
+        let space = self.requests.space(&ring, total.min(MAX_PAYLOAD))?;
+        let address = NonNull::new(space.payload())?;
+        Some(WriteRoom { address, length: space.length(), position: self.requests.written() })
+    }
+
+    /// Publishes the record of a room as an RDMA WRITE; returns whether the room was up to date.
+    pub(super) fn send_room(
+        &mut self,
+        link: &ShmLink,
+        room: &WriteRoom,
+        addr: u64,
+        rkey: u32,
+    ) -> bool {
+        let &WriteRoom { address, length, position } = room;
+        let ring = link.outgoing(RingUse::Requests);
+        if self.sent > 0 || !self.requests.is_next(&ring, address.as_ptr(), position) {
+            return false;
+        }
+        let space = RecordSpace { payload: address.as_ptr(), length };
+        let part = MessagePart { total: length, first: true, last: true };
+        let words = RequestRecord::Write { part, addr, rkey }.encode(length);
+        self.requests.commit(&ring, &space, words);
+        self.requests.publish(&ring)
+    }
+
     /// Processes the peer's answers; returns whether there were any.
     pub(super) fn take_answers(
         &mut self,
@@ -326,6 +375,7 @@ impl RingRequester {
         link: &ShmLink,
     ) -> Result<bool, QpFailure> {
         let mut busy = self.requests.refresh(&link.outgoing(RingUse::Requests))?;
+        busy |= core::mem::take(&mut self.peer_has_read);
         if busy {
             self.not_ready = NotReady::No;
             self.silent_since = Some(turn.now);
@@ -391,7 +441,8 @@ impl RingRequester {
 
     /// Whether the peer has written answers or read requests that were not processed yet.
     pub(super) fn has_news(&self, link: &ShmLink) -> bool {
-        self.answers.has_news(&link.incoming(RingUse::Answers))
+        self.peer_has_read
+            || self.answers.has_news(&link.incoming(RingUse::Answers))
             || self.requests.has_news(&link.outgoing(RingUse::Requests))
     }
 }

@@ -12,9 +12,10 @@ use super::news_count::NewsCount;
 use super::shared_word::SharedWord;
 
 /// Size of one ring. Both ends copy through it at the same time, so it should stay in their caches,
-/// and a connection has four; half of it slows large messages down, which wait for room more often.
+/// and a connection has four. It has room for the data of several reads of 128 KiB, so that the
+/// writer continues while the reader copies.
 #[cfg(not(all(test, loom)))]
-pub(super) const RING_BYTES: usize = 256 << 10;
+pub(super) const RING_BYTES: usize = 1 << 20;
 /// Small enough for a model with one atomic per word.
 #[cfg(all(test, loom))]
 pub(super) const RING_BYTES: usize = 1024;
@@ -23,14 +24,17 @@ const RING: u64 = RING_BYTES as u64;
 const HEADER_BYTES: usize = 32;
 /// Alignment of records in bytes: a cache line.
 const ALIGNMENT: u64 = 64;
-/// Maximum payload of one record: with its header an eighth of the ring, so that both ends work on
-/// a large message at the same time.
+/// Maximum payload of one record, a small part of the ring, so that both ends work on a large
+/// message at the same time; whole pages, since files are read into records.
+#[cfg(not(all(test, loom)))]
+pub(super) const MAX_PAYLOAD: u32 = 32 << 10;
+#[cfg(all(test, loom))]
 pub(super) const MAX_PAYLOAD: u32 = (RING_BYTES / 8 - HEADER_BYTES) as u32;
 /// When the ring is empty and at least this much of it was used, the next small record goes to its
 /// beginning, so that connections with few requests touch only this part. A value half as large
 /// leaves less room for later records, since the skipped bytes count as used until the reader has
 /// passed them.
-const RESTART_BYTES: u64 = RING / 8;
+const RESTART_BYTES: u64 = if RING > 256 << 10 { 32 << 10 } else { RING / 8 };
 /// Maximum payload of a small record.
 const RESTART_PAYLOAD: u32 = 8 << 10;
 /// Kind of a record without content. The kind is in bits 32 to 39 of the first word, above the
@@ -63,8 +67,8 @@ pub(super) struct RingWriter {
 
 /// Room for the payload of a record that is not committed yet.
 pub(super) struct RecordSpace {
-    payload: *mut u8,
-    length: u32,
+    pub(super) payload: *mut u8,
+    pub(super) length: u32,
 }
 
 /// The reader's private state of a ring.
@@ -159,6 +163,15 @@ impl RingWriter {
         ring.tail.load(Ordering::Relaxed) != self.read
     }
 
+    /// Whether `total` bytes of payload fit in records of at most [`MAX_PAYLOAD`], wherever the
+    /// first begins.
+    pub(super) fn has_room(&self, total: u32) -> bool {
+        let records = u64::from(total.div_ceil(MAX_PAYLOAD));
+        // Each record but the last is of the largest size, and one pad is shorter than that.
+        let most = (records + 1) * size_of_record(total.min(MAX_PAYLOAD));
+        most <= RING - (self.written - self.read)
+    }
+
     /// Reserves a record with `length` bytes of payload; `None` until the reader has freed enough.
     pub(super) fn space(
         &mut self,
@@ -181,6 +194,16 @@ impl RingWriter {
             self.written += pad;
         }
         Some(RecordSpace { payload: ring.payload(self.written), length })
+    }
+
+    /// Whether the next record begins at `position` and has its payload at `payload`.
+    pub(super) fn is_next(
+        &self,
+        ring: &SharedRing<'_, impl SharedWord>,
+        payload: *const u8,
+        position: u64,
+    ) -> bool {
+        self.written == position && core::ptr::eq(ring.payload(position), payload)
     }
 
     /// Writes the header of a reserved record whose payload was written.

@@ -2,6 +2,8 @@
 //! anything.
 #![expect(unsafe_code, reason = "registers memory and pushes requests")]
 
+mod placed;
+
 use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
@@ -399,10 +401,10 @@ fn room_after_arming_wakes() {
     let (qp, peer) = victim.connect();
     victim.poll();
     assert!(!victim.group.arm(WakeFor::Arrivals));
-    let sges = [victim.sge(4096)];
+    let sges = [victim.sge(4096), victim.sge(4096)];
     let op = Op::RdmaWrite { remote_addr: 0, rkey: 0 };
     let write = SendWr { wr_id: 1, op, flags: SendFlags::NONE, sges: &sges };
-    for _ in 0..100 {
+    for _ in 0..QP.send_wr {
         // SAFETY: the memory lives as long as the group.
         unsafe { victim.group.push_send(qp, &write) }.unwrap();
     }

@@ -184,6 +184,13 @@ impl CoreContext {
         self.storage.submit(self.now, whose, namespace.backend(), operation)
     }
 
+    /// Executes a read of a namespace at once, if its bytes are in memory or in the page cache;
+    /// returns whether all of them were read.
+    pub(crate) fn read_now(&mut self, namespace: NamespaceIndex, operation: Operation) -> bool {
+        let Some(namespace) = self.exports.namespace(namespace) else { return false };
+        self.storage.read_now(self.now, &**namespace.backend(), operation)
+    }
+
     /// Flushes a namespace's medium. For a namespace that was removed and closed it succeeds, since
     /// the medium was flushed then.
     pub(crate) fn flush(&mut self, whose: RequestKey, namespace: NamespaceIndex) -> Submitted {

@@ -235,6 +235,11 @@ impl CachedTries {
         if self.left == 0 { None } else { self.waiting.pop_front() }
     }
 
+    /// Whether [`CachedTries::advance_new`] would read now.
+    pub(super) fn may_advance_new(&self) -> bool {
+        self.left > 0 && self.waiting.is_empty()
+    }
+
     /// Does as [`CachedTries::advance`] does, unless others wait: a new operation queues behind
     /// them.
     pub(super) fn advance_new(

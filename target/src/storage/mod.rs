@@ -185,6 +185,27 @@ impl<T: Copy> Storage<T> {
         Submitted::UnderWay(OperationKey { index, serial })
     }
 
+    /// Whether the turn may read more of the page cache, and no operation waits to do so.
+    pub(crate) fn may_read_now(&self) -> bool {
+        self.tries.may_advance_new()
+    }
+
+    /// Executes a read that waits for nothing: of memory, or of what the page cache has. Returns
+    /// whether all bytes were read; if not, the operation has ended without effect.
+    pub(crate) fn read_now(
+        &mut self,
+        now: Time,
+        backend: &dyn Backend,
+        mut operation: Operation,
+    ) -> bool {
+        let step = backend.start(now, &mut operation);
+        let step = self.tries.advance_new(&mut *self.engine, now, backend, &mut operation, step);
+        let read = matches!(step, Step::Done(Ok(())));
+        // Begun and ended, for those who look whether there was work.
+        self.begun += u64::from(read);
+        read
+    }
+
     /// Tries to cancel an operation. [`StorageReport::Done`] follows in any case, with
     /// [`BackendError::Cancelled`] on success; otherwise [`StorageReport::NotCancelled`] may
     /// precede it.

@@ -97,6 +97,38 @@ proptest! {
         prop_assert_eq!(written, lengths.len());
     }
 
+    /// Where the writer finds room for a number of bytes, it can write all of them in records.
+    #[test]
+    fn what_has_room_can_be_written(
+        before in prop::collection::vec(0..=MAX_PAYLOAD, 0..40),
+        unread in 0..40usize,
+        total in 1..=RING as u32,
+    ) {
+        let own = OwnRing::new();
+        let ring = own.shared();
+        let (mut writer, mut reader) = (RingWriter::default(), RingReader::default());
+        for (index, &length) in before.iter().enumerate() {
+            if !write(&mut writer, &ring, 1, length) {
+                break;
+            }
+            writer.publish(&ring);
+            if index + unread < before.len() {
+                reader.refresh(&ring).unwrap();
+                while read(&mut reader, &ring).is_some() {}
+                reader.publish(&ring);
+                writer.refresh(&ring).unwrap();
+            }
+        }
+        if writer.has_room(total) {
+            let mut left = total;
+            while left > 0 {
+                let length = left.min(MAX_PAYLOAD);
+                prop_assert!(write(&mut writer, &ring, 2, length), "{left} of {total} are left");
+                left -= length;
+            }
+        }
+    }
+
     /// Whatever the peer writes into the words and the data, no access leaves the ring.
     #[test]
     fn a_writer_that_scribbles_is_noticed_or_bounded(
@@ -175,7 +207,7 @@ fn a_full_ring_takes_no_more_until_it_was_read() {
     while write(&mut writer, &ring, 1, MAX_PAYLOAD) {
         count += 1;
     }
-    assert_eq!(count, 8);
+    assert_eq!(count, 31);
     assert!(!write(&mut writer, &ring, 1, 0));
     writer.publish(&ring);
     reader.refresh(&ring).unwrap();

@@ -37,8 +37,10 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Takes a slot for a new command, if one may begin now.
-    fn free_slot(&mut self, context: &TurnContext<'_, P>) -> Option<FreeSlot> {
-        let may_begin = self.leaving == Leaving::No && !context.config.draining;
+    fn free_slot(&mut self, context: &mut TurnContext<'_, P>) -> Option<FreeSlot> {
+        let may_begin = self.leaving == Leaving::No
+            && !context.config.draining
+            && !self.waits_for_room(context);
         if may_begin { self.slots.take_free() } else { None }
     }
 
@@ -121,8 +123,31 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
-            DataPlace::Buffer(bytes) => self.allocate(context, permit, work, host, bytes),
+            DataPlace::Buffer(bytes) => {
+                if let (HostData::Returned(to), CommandWork::Io(read)) = (host, work)
+                    && read.kind == (IoKind::Read { fua: false })
+                    && self.place_data(context, read, to)
+                {
+                    self.placed(context, permit, read);
+                    return Ok(());
+                }
+                self.allocate(context, permit, work, host, bytes)
+            }
         }
+    }
+
+    /// Completes a read whose data was sent without a buffer.
+    fn placed(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &IoWork,
+    ) {
+        let times = &mut self.slots.get(permit.slot()).times;
+        times.reach(TracePoint::Buffered, context.core.now);
+        times.reach(TracePoint::Executing, context.core.now);
+        let outcome = self.end_io(context.core, &permit, work, 0, Ok(()));
+        self.complete(context, permit, outcome, ResponseData::None(None));
     }
 
     /// Allocates a buffer within the share of the host, or waits for one. The share limits a host

@@ -9,6 +9,7 @@ mod control;
 mod data;
 mod life;
 mod metering;
+mod placing;
 pub(super) mod request;
 mod response;
 
@@ -22,6 +23,7 @@ use std::time::Duration;
 use ::rdma::{ConnId, Group, Op, Provider, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
 
 pub(super) use self::life::Ended;
+use self::placing::Placing;
 use self::request::{Receive, Slots};
 use super::area::Area;
 use super::negotiation::Negotiated;
@@ -51,6 +53,7 @@ pub(super) struct Connection<P: Provider> {
     to_fetch: VecDeque<SlotId>,
     /// Requests whose response is not posted yet, until the turn ends or the send queue has room.
     to_respond: Vec<SlotId>,
+    placing: Placing,
     /// Whether the connection is in the transport's list of those with responses to send at the end
     /// of the turn.
     responses_scheduled: bool,
@@ -247,6 +250,7 @@ impl<P: Provider> Connection<P> {
             accounts,
             to_fetch: VecDeque::with_capacity(slots as usize),
             to_respond: Vec::with_capacity(slots as usize),
+            placing: Placing::default(),
             responses_scheduled: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
