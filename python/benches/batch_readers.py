@@ -4,7 +4,8 @@
 Each reader gets the same number of batches, in turns, so that a busy machine slows all of them
 down. Local readers read a file in the page cache; feedrail reads the same file, or a copy in the
 memory of a target, over `shm` and `soft`. Each reader's first batch is compared with the file.
-Processor time is that of both processes until a moment after the batch, without the pause.
+Processor time is that of both processes until the end of a pause after the batch (`--rest`),
+which is not counted in the time of the batch; without one, some of it counts for the next reader.
 
     python benches/batch_readers.py --target out/release/feedrail-target --cli out/release/feedrail
     python benches/batch_readers.py --rows 32 --row-bytes 131072 --align 4096 ...
@@ -49,8 +50,6 @@ allow_any_host = true
 name = "train.bin"
 {medium}
 """
-#: Seconds in which the processes come to rest after a batch.
-REST = 0.003
 NQN = "nqn.2026-01.io.feedrail:bench"
 
 Batch = Callable[[np.ndarray], np.ndarray]
@@ -83,7 +82,7 @@ class Target:
 
     @property
     def url(self) -> str:
-        return f"nvmf://{self.address}:4420/{NQN}/1"
+        return f"nvmf://{self.address}:4420/{NQN}/train.bin"
 
     def cpu_seconds(self) -> float:
         threads = Path(f"/proc/{self.process.pid}/task").iterdir()
@@ -227,7 +226,7 @@ def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, dict[str, 
                 cpu_before, before = time.process_time(), time.perf_counter()
                 read(at)
                 times[name].append(time.perf_counter() - before)
-                time.sleep(REST)
+                time.sleep(arguments.rest)
                 cpu[name] += time.process_time() - cpu_before
                 served[name] += target.cpu_seconds() - served_before
         for source in sources.values():
@@ -256,6 +255,7 @@ def main() -> None:
     parser.add_argument("--align", type=int, default=2, help="what offsets are multiples of")
     parser.add_argument("--medium", choices=("file", "memory"), default="file")
     parser.add_argument("--quick", action="store_true", help="only `preadv` of the local readers")
+    parser.add_argument("--rest", type=float, default=0.003, help="seconds after each batch")
     parser.add_argument("--batches", type=int, default=60, help="batches of each reader")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="print JSON")

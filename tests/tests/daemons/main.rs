@@ -40,6 +40,7 @@ mod mount_faults;
 mod mount_log;
 mod mount_replicas;
 mod multipath;
+mod placed_reads;
 mod prometheus;
 mod protection;
 mod reload;
