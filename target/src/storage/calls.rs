@@ -266,17 +266,28 @@ impl CachedTries {
         operation: &mut Operation,
         mut step: Step,
     ) -> Step {
-        while let Step::ReadCached(read) = step {
-            if self.left == 0 {
-                break;
-            }
-            self.left = self.left.saturating_sub(CACHED_TRY_BYTES + u64::from(read.part.length()));
-            // SAFETY: the part belongs to the span of the operation, which is borrowed.
-            #[expect(unsafe_code, reason = "hands lent memory to a system call")]
-            let result = unsafe { engine.read_cached(read) };
-            step = backend.resume(now, operation, result);
+        while let Step::ReadCached(read) = step
+            && self.left > 0
+        {
+            step = self.read(engine, now, backend, operation, read);
         }
         step
+    }
+
+    /// Reads the page cache, whether the turn has bytes left or not. Returns the step that follows.
+    pub(super) fn read(
+        &mut self,
+        engine: &mut dyn Engine,
+        now: Time,
+        backend: &dyn Backend,
+        operation: &mut Operation,
+        read: CachedRead,
+    ) -> Step {
+        self.left = self.left.saturating_sub(CACHED_TRY_BYTES + u64::from(read.part.length()));
+        // SAFETY: the part belongs to the span of the operation, which is borrowed.
+        #[expect(unsafe_code, reason = "hands lent memory to a system call")]
+        let result = unsafe { engine.read_cached(read) };
+        backend.resume(now, operation, result)
     }
 }
 

@@ -191,15 +191,19 @@ impl<T: Copy> Storage<T> {
     }
 
     /// Executes a read that waits for nothing: of memory, or of what the page cache has. Returns
-    /// whether all bytes were read; if not, the operation has ended without effect.
+    /// whether all bytes were read; if not, the operation has ended without effect. The caller has
+    /// asked [`Storage::may_read_now`], for this read and others of together at most
+    /// [`CACHED_READ_BYTES`](crate::limits::turn::CACHED_READ_BYTES).
     pub(crate) fn read_now(
         &mut self,
         now: Time,
         backend: &dyn Backend,
         mut operation: Operation,
     ) -> bool {
-        let step = backend.start(now, &mut operation);
-        let step = self.tries.advance_new(&mut *self.engine, now, backend, &mut operation, step);
+        let mut step = backend.start(now, &mut operation);
+        if let Step::ReadCached(read) = step {
+            step = self.tries.read(&mut *self.engine, now, backend, &mut operation, read);
+        }
         let read = matches!(step, Step::Done(Ok(())));
         // Begun and ended, for those who look whether there was work.
         self.begun += u64::from(read);

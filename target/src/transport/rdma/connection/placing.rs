@@ -9,6 +9,7 @@ use super::data::KeyedMemory;
 use super::{Connection, TurnContext};
 use crate::backend::{Operation, Span};
 use crate::controller::IoWork;
+use crate::limits::turn::CACHED_READ_BYTES;
 
 /// Number of reads after one that needed the medium for which no attempt is made: an attempt that
 /// fails costs a system call.
@@ -52,7 +53,8 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         to: KeyedMemory,
     ) -> bool {
-        let ready = context.core.storage().may_read_now()
+        let ready = to.length <= CACHED_READ_BYTES
+            && context.core.storage().may_read_now()
             && context.group.has_write_room(self.qp, to.length);
         if !ready || !self.placing.may_try() {
             return false;
