@@ -203,13 +203,7 @@ pub trait Group<P: Provider>: Send {
     /// Sends what was placed in `room` as an unsignaled RDMA WRITE. It precedes all requests that
     /// are pushed later, and those pushed earlier that are not posted completely. Returns false,
     /// and sends nothing, if the room is outdated: another method of the group was called since.
-    fn send_room(
-        &mut self,
-        _qp: QpKey,
-        _room: WriteRoom,
-        _remote_addr: u64,
-        _rkey: u32,
-    ) -> bool {
+    fn send_room(&mut self, _qp: QpKey, _room: WriteRoom, _remote_addr: u64, _rkey: u32) -> bool {
         false
     }
 

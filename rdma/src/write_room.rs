@@ -19,7 +19,7 @@ impl WriteRoom {
         self.address
     }
 
-    /// Length in bytes.
+    /// Length in bytes, at most that of one message record of the provider.
     pub fn length(&self) -> u32 {
         self.length
     }

@@ -184,7 +184,7 @@ impl CoreContext {
         self.storage.submit(self.now, whose, namespace.backend(), operation)
     }
 
-    /// Executes a read of a namespace at once, if its bytes are in memory or in the page cache;
+    /// Executes a read of a namespace without waiting, if its bytes are in memory or in the page cache;
     /// returns whether all of them were read.
     pub(crate) fn read_now(&mut self, namespace: NamespaceIndex, operation: Operation) -> bool {
         let Some(namespace) = self.exports.namespace(namespace) else { return false };

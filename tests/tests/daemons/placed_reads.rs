@@ -68,7 +68,9 @@ fn more_reads_than_the_ring_has_room_for_are_right() {
     for mode in ["never", "auto", "always"] {
         let served = Served::new(mode);
         let namespace = served.daemon.open(&served.host);
-        for (round, length) in [2050, RANGE_BYTES, 3 * RANGE_BYTES + 1, 70_000].into_iter().enumerate() {
+        for (round, length) in
+            [2050, RANGE_BYTES, 3 * RANGE_BYTES + 1, 70_000].into_iter().enumerate()
+        {
             served.check(&namespace, round, 200, length);
         }
         served.check(&namespace, 5, 1, SIZE_BYTES - 1);
@@ -90,7 +92,7 @@ fn data_that_left_the_page_cache_comes_through_a_buffer() {
     assert!(missed);
 }
 
-/// Two hosts that read at the same time, one of which is gone in the middle of it.
+/// Two hosts read at the same time, and one is gone in the middle of it.
 #[test]
 fn a_host_that_ends_takes_nothing_from_another() {
     let served = Served::new("never");

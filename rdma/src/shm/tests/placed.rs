@@ -4,7 +4,7 @@ use super::*;
 use crate::WriteRoom;
 use crate::shm::ring::{MAX_PAYLOAD, RingReader};
 
-/// Bytes of which no second room fits while the first is not read.
+/// So many bytes that there is no room for as many more before the peer has read.
 const MOST: u32 = RING_BYTES as u32 / 8 * 7;
 
 /// Fills a room with a byte and sends it to address 7 under key 9.
@@ -44,7 +44,8 @@ fn placed_data_precedes_later_requests() {
     assert!(victim.group.write_room(qp, 64).is_none(), "it is not connected");
     victim.poll();
     let mut reader = RingReader::default();
-    for (total, length) in [(100, 100), (MAX_PAYLOAD, MAX_PAYLOAD), (MAX_PAYLOAD + 1, MAX_PAYLOAD)] {
+    for (total, length) in [(100, 100), (MAX_PAYLOAD, MAX_PAYLOAD), (MAX_PAYLOAD + 1, MAX_PAYLOAD)]
+    {
         let room = victim.group.write_room(qp, total).unwrap();
         assert_eq!(room.length(), length);
         assert!(place(&mut victim, qp, room, 3));

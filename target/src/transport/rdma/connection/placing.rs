@@ -1,7 +1,7 @@
 //! Reads whose data is placed in the memory that the device sends from, without a buffer.
 //!
-//! This is for data that a call returns at once: that of the page cache and of memory. The bytes
-//! are copied once less, and nothing is in flight when the command is answered.
+//! This is for data that no call waits for: that of the page cache and of memory. The bytes are
+//! copied once less, and nothing is in flight when the command is answered.
 
 use ::rdma::{Group, Provider};
 
@@ -15,7 +15,7 @@ use crate::limits::turn::CACHED_READ_BYTES;
 /// fails costs a system call.
 const PAUSE_READS: u8 = 32;
 
-/// What a connection knows of its latest reads.
+/// State of a connection that its latest reads have left.
 #[derive(Debug, Default)]
 pub(super) struct Placing {
     /// Length in bytes of the latest read, if its data was placed; else 0.
