@@ -184,8 +184,8 @@ impl CoreContext {
         self.storage.submit(self.now, whose, namespace.backend(), operation)
     }
 
-    /// Executes a read of a namespace without waiting, if its bytes are in memory or in the page cache;
-    /// returns whether all of them were read.
+    /// Executes a read of a namespace without waiting, if its bytes are in memory or in the page
+    /// cache; returns whether all of them were read.
     pub(crate) fn read_now(&mut self, namespace: NamespaceIndex, operation: Operation) -> bool {
         let Some(namespace) = self.exports.namespace(namespace) else { return false };
         self.storage.read_now(self.now, &**namespace.backend(), operation)
