@@ -555,6 +555,10 @@ impl Backend for FileBackend {
         }
     }
 
+    fn may_read_now(&self) -> bool {
+        self.choose_path() == ReadPath::Cached
+    }
+
     fn allocated_bytes(&self) -> Option<u64> {
         // Answered from cached attributes, since the server of a network file system may not
         // respond.

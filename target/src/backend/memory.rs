@@ -150,6 +150,10 @@ impl Backend for MemoryBackend {
     fn resume(&self, now: Time, operation: &mut Operation, _result: i32) -> Step {
         self.zero_on(now, operation)
     }
+
+    fn may_read_now(&self) -> bool {
+        true
+    }
 }
 
 impl Chunk {

@@ -75,6 +75,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Whether a read may end without a call that waits: its bytes are in memory, or may be in the
+    /// page cache. Others are not tried that way, since each start of an operation counts where
+    /// faults are injected.
+    fn may_read_now(&self) -> bool {
+        false
+    }
+
     /// Bytes that the medium occupies on its file system, holes excluded, for the Namespace
     /// Utilization (NUSE); `None` if all of it does, or if unknown. Does not wait for the medium:
     /// the kernel's cached attributes suffice.

@@ -200,6 +200,9 @@ impl<T: Copy> Storage<T> {
         backend: &dyn Backend,
         mut operation: Operation,
     ) -> bool {
+        if !backend.may_read_now() {
+            return false;
+        }
         let mut step = backend.start(now, &mut operation);
         if let Step::ReadCached(read) = step {
             step = self.tries.read(&mut *self.engine, now, backend, &mut operation, read);

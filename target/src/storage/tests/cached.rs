@@ -1,7 +1,8 @@
 //! Many reads of the page cache on one core.
 
 use super::*;
-use crate::backend::CachePolicy;
+use crate::backend::decorator::{Fault, FaultPlan};
+use crate::backend::{CachePolicy, MemoryBackend};
 
 const READ_BYTES: u32 = 64 << 10;
 const READS: u64 = 64;
@@ -31,6 +32,14 @@ impl Hot {
         // SAFETY: the buffer is never released, and the pool outlives the storage.
         let span = unsafe { self.pool.span(&buffer, 0, READ_BYTES) };
         self.storage.submit(Time::ZERO, tag, &self.backend, Operation::read(0, span))
+    }
+
+    /// Reads without waiting; returns whether that was possible.
+    fn read_now(&mut self, backend: &dyn Backend) -> bool {
+        let buffer = self.pool.allocate(READ_BYTES).expect("there is enough");
+        // SAFETY: as in `read`.
+        let span = unsafe { self.pool.span(&buffer, 0, READ_BYTES) };
+        self.storage.read_now(Time::ZERO, backend, Operation::read(0, span))
     }
 
     fn ended(&mut self) -> Vec<(u64, bool)> {
@@ -87,4 +96,39 @@ fn a_read_that_waits_for_its_turn_can_be_cancelled() {
     assert!(matches!(hot.read(READS), Submitted::UnderWay(_)));
     assert!(hot.storage.turn(Time::ZERO));
     assert_eq!(hot.ended(), [(READS, true)]);
+}
+
+#[test]
+fn reads_that_wait_for_nothing_use_up_the_turn() {
+    let mut hot = Hot::new();
+    let backend = Arc::clone(&hot.backend);
+    let mut read = 0;
+    while hot.storage.may_read_now() {
+        assert!(hot.read_now(&*backend));
+        read += 1;
+    }
+    assert!((1..READS).contains(&read), "{read}");
+    assert!(matches!(hot.read(0), Submitted::UnderWay(_)));
+    assert_eq!(hot.storage.stats().cached, read);
+    assert!(hot.storage.turn(Time::ZERO));
+    assert_eq!(hot.ended(), [(0, true)]);
+    assert!(hot.storage.may_read_now());
+    // None overtakes those that wait.
+    while let Submitted::Over(_) = hot.read(1) {}
+    assert!(!hot.storage.may_read_now());
+}
+
+/// A start of an operation counts where faults are injected.
+#[test]
+fn media_with_faults_are_not_tried() {
+    let mut hot = Hot::new();
+    let memory: Arc<dyn Backend> = Arc::new(MemoryBackend::new(u64::from(READ_BYTES)).unwrap());
+    assert!(hot.read_now(&*memory));
+    let error = BackendError::from_errno(libc::EIO);
+    let plan = FaultPlan { nth: Some(1), ..FaultPlan::new(error) };
+    hot.backend = Arc::new(Fault::new(memory, plan));
+    let backend = Arc::clone(&hot.backend);
+    assert!(!hot.read_now(&*backend));
+    assert_eq!(hot.read(0), Submitted::Over(Err(error)));
+    assert_eq!(hot.read(1), Submitted::Over(Ok(())));
 }
