@@ -200,9 +200,10 @@ pub trait Group<P: Provider>: Send {
         None
     }
 
-    /// Sends what was placed in `room` as an unsignaled RDMA WRITE. It precedes all requests that
-    /// are pushed later, and those pushed earlier that are not posted completely. Returns false,
-    /// and sends nothing, if the room is outdated: another method of the group was called since.
+    /// Sends what was placed in `room` as an unsignaled RDMA WRITE, with the next flush at the
+    /// latest. It precedes all requests that are pushed later, and those pushed earlier that are
+    /// not posted completely. Returns false, and sends nothing, if the room is outdated: another
+    /// method of the group was called since.
     fn send_room(&mut self, _qp: QpKey, _room: WriteRoom, _remote_addr: u64, _rkey: u32) -> bool {
         false
     }

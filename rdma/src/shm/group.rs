@@ -328,10 +328,14 @@ impl Group<Shm> for ShmGroup {
     }
 
     fn send_room(&mut self, qp: QpKey, room: WriteRoom, remote_addr: u64, rkey: u32) -> bool {
-        let sent = self.qps.get_mut(self.qps.slot(qp)).send_room(&room, remote_addr, rkey);
+        let slot = self.qps.slot(qp);
+        let sent = self.qps.get_mut(slot).send_room(&room, remote_addr, rkey);
         if sent {
             self.stats.packets_sent += 1;
             self.stats.payload_bytes_sent += u64::from(room.length);
+            if self.pushed.last() != Some(&slot) {
+                self.pushed.push(slot);
+            }
         }
         sent
     }

@@ -128,12 +128,14 @@ impl ShmQueuePair {
 
     /// Sends what the caller has placed in a room, and rings the peer if it sleeps.
     pub(super) fn send_room(&mut self, room: &WriteRoom, addr: u64, rkey: u32) -> bool {
-        let connected = matches!(self.stage, QpStage::Connected(_));
-        let sent = connected && self.requester.send_room(&self.link, room, addr, rkey);
-        if sent {
+        if !matches!(self.stage, QpStage::Connected(_)) {
+            return false;
+        }
+        let sent = self.requester.send_room(&self.link, room, addr, rkey);
+        if sent == Some(true) {
             self.link.tell(PeerNews { records: true, read: false });
         }
-        sent
+        sent.is_some()
     }
 
     /// Queues a receive for the peer's messages.

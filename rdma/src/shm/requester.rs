@@ -260,24 +260,27 @@ impl RingRequester {
         Some(WriteRoom { address, length: space.length(), position: self.requests.written() })
     }
 
-    /// Publishes the record of a room as an RDMA WRITE; returns whether the room was up to date.
+    /// Writes the header of a room's record, an RDMA WRITE; returns whether the peer may be rung
+    /// for it, or `None` if the room is outdated. A few small records are published with the next
+    /// request: one publication each would have the peer look for one record at a time.
     pub(super) fn send_room(
         &mut self,
         link: &ShmLink,
         room: &WriteRoom,
         addr: u64,
         rkey: u32,
-    ) -> bool {
+    ) -> Option<bool> {
         let &WriteRoom { address, length, position } = room;
         let ring = link.outgoing(RingUse::Requests);
         if self.sent > 0 || !self.requests.is_next(&ring, address.as_ptr(), position) {
-            return false;
+            return None;
         }
         let space = RecordSpace { payload: address.as_ptr(), length };
         let part = MessagePart { total: length, first: true, last: true };
         let words = RequestRecord::Write { part, addr, rkey }.encode(length);
         self.requests.commit(&ring, &space, words);
-        self.requests.publish(&ring)
+        let many = self.requests.unpublished() >= u64::from(MAX_PAYLOAD);
+        Some(many && self.requests.publish(&ring))
     }
 
     /// Processes the peer's answers; returns whether there were any.

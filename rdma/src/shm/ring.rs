@@ -217,6 +217,11 @@ impl RingWriter {
         self.written += size_of_record(space.length);
     }
 
+    /// Number of bytes of committed records that are not published.
+    pub(super) fn unpublished(&self) -> u64 {
+        self.written - self.published
+    }
+
     /// Publishes all committed records; returns whether there are new ones.
     pub(super) fn publish(&mut self, ring: &SharedRing<'_, impl SharedWord>) -> bool {
         let news = self.published != self.written;
