@@ -240,6 +240,11 @@ impl CachedTries {
         self.left > 0 && self.waiting.is_empty()
     }
 
+    /// Whether the turn has no bytes left, and no operation waits.
+    pub(super) fn has_used_turn(&self) -> bool {
+        self.left == 0 && self.waiting.is_empty()
+    }
+
     /// Does as [`CachedTries::advance`] does, unless others wait: a new operation queues behind
     /// them.
     pub(super) fn advance_new(

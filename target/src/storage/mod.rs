@@ -190,6 +190,11 @@ impl<T: Copy> Storage<T> {
         self.tries.may_advance_new()
     }
 
+    /// Whether only the bytes that the turn has read keep it from reading more of the page cache.
+    pub(crate) fn has_read_enough(&self) -> bool {
+        self.tries.has_used_turn()
+    }
+
     /// Executes a read that waits for nothing: of memory, or of what the page cache has. Returns
     /// whether all bytes were read; if not, the operation has ended without effect. The caller has
     /// asked [`Storage::may_read_now`], for this read and others of together at most

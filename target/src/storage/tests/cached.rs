@@ -108,6 +108,7 @@ fn reads_that_wait_for_nothing_use_up_the_turn() {
         read += 1;
     }
     assert!((1..READS).contains(&read), "{read}");
+    assert!(hot.storage.has_read_enough());
     assert!(matches!(hot.read(0), Submitted::UnderWay(_)));
     assert_eq!(hot.storage.stats().cached, read);
     assert!(hot.storage.turn(Time::ZERO));
@@ -115,7 +116,7 @@ fn reads_that_wait_for_nothing_use_up_the_turn() {
     assert!(hot.storage.may_read_now());
     // None overtakes those that wait.
     while let Submitted::Over(_) = hot.read(1) {}
-    assert!(!hot.storage.may_read_now());
+    assert!(!hot.storage.may_read_now() && !hot.storage.has_read_enough());
 }
 
 /// A start of an operation counts where faults are injected.

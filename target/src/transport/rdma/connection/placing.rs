@@ -93,7 +93,24 @@ impl<P: Provider> Connection<P> {
         let awaits_host = self.outstanding.entries > 0 || !self.to_respond.is_empty();
         next_bytes > 0
             && awaits_host
-            && !(context.core.storage().may_read_now()
-                && context.group.has_write_room(self.qp, next_bytes))
+            && (context.core.storage().has_read_enough()
+                || !context.group.has_write_room(self.qp, next_bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_of_the_medium_pauses_attempts() {
+        let mut placing = Placing::default();
+        assert!(placing.may_try() && placing.may_try());
+        placing.placed(4096);
+        assert_eq!(placing.placed_bytes, 4096);
+        placing.missed();
+        assert_eq!(placing.placed_bytes, 0);
+        assert!((0..PAUSE_READS).all(|_| !placing.may_try()));
+        assert!(placing.may_try());
     }
 }
