@@ -141,6 +141,10 @@ impl ShmWorld {
                 0 => self.victim.memory.revoke(),
                 1 => self.witness.exchange(&mut self.victim),
                 2 => self.victim.cm_sleeps(),
+                3 => {
+                    let addr = memory::without_secrets(value);
+                    self.victim.place(which, number % (1 << 20), other % 4 == 0, addr, number);
+                }
                 _ => {
                     let time = Duration::from_micros(value % (1 << (choice % 32)));
                     self.victim.now = self.victim.now + time;

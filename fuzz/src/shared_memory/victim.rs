@@ -256,6 +256,19 @@ impl ShmVictim {
         self.group.flush(self.now);
     }
 
+    /// Sends data that it places in the ring, in a room that is outdated sometimes.
+    pub(super) fn place(&mut self, which: usize, total: u32, outdated: bool, addr: u64, rkey: u32) {
+        let Some(qp) = self.links.get(which).map(|link| link.qp) else { return };
+        let Some(room) = self.group.write_room(qp, total) else { return };
+        // SAFETY: the room is as long, and nothing else uses it.
+        unsafe { room.address().as_ptr().write_bytes(0x33, room.length() as usize) };
+        if outdated {
+            self.send(which, Op::Send, SendFlags::NONE, 64);
+        }
+        self.group.send_room(qp, room, addr, rkey);
+        self.group.flush(self.now);
+    }
+
     /// The request that opens the windowed area.
     pub(super) fn bind(&mut self, access: Access) -> Option<Op> {
         let region = self.memory.region(VictimArea::Windowed)?;
