@@ -21,6 +21,7 @@
 mod cm;
 mod counters;
 mod cpu_contention;
+mod deadlines;
 #[doc(hidden)]
 pub mod deliberate_bugs;
 mod device;
@@ -47,6 +48,7 @@ pub use cm::{
 };
 pub use counters::{CounterInfo, CounterSet};
 pub use cpu_contention::CpuContention;
+pub use deadlines::Deadlines;
 pub use device::{Caps, DeviceEvent, DeviceStats};
 pub use group::{GroupConfig, GroupStats, PushError, QpConfig, QpKey, WakeFor};
 pub use interface::{LocalAddress, local_addresses};

@@ -1,5 +1,7 @@
 //! Doorbells, by which a thread wakes another one that sleeps on a file descriptor.
 
+pub(crate) mod ready_list;
+
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::task::Wake;

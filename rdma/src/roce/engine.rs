@@ -21,10 +21,9 @@ use super::paths::{PathKey, Paths};
 use super::qp_table::QpTable;
 use super::receive_watermark::ReceiveWatermark;
 use super::regions::{DomainId, DomainView, RegionsView};
-use super::timers::Timers;
 use super::wire::{Datagram, IpId, Outgoing, SenderIndex, Wire};
 use crate::deliberate_bugs::{self, Bug};
-use crate::{GroupStats, QpConfig, Time, Wc};
+use crate::{Deadlines, GroupStats, QpConfig, Time, Wc};
 
 /// Bytes that one queue pair sends before the next one's turn: about one UDP GSO batch.
 const TURN_BYTES: usize = 60_000;
@@ -49,7 +48,7 @@ pub(super) struct GroupEngine {
     receive_watermark: ReceiveWatermark,
     /// The send window of queue pairs that are not connected; nothing is charged to it.
     nowhere: SendWindow,
-    timers: Timers,
+    deadlines: Deadlines,
     /// Queue pairs that have something to send, in round-robin order.
     ready: VecDeque<u32>,
     /// Queue pairs that have something to send but wait for a shared limit.
@@ -121,15 +120,15 @@ pub(super) enum Handled {
 
 impl GroupEngine {
     pub(super) fn new(queue_pairs: usize, receive_buffer_bytes: usize) -> Self {
-        let mut timers = Timers::default();
-        timers.reserve(queue_pairs);
+        let mut deadlines = Deadlines::default();
+        deadlines.reserve(queue_pairs);
         Self {
             qps: QpTable::new(queue_pairs),
             paths: Paths::default(),
             reads: ReadBudget::new(receive_buffer_bytes as u64),
             receive_watermark: ReceiveWatermark::new(receive_buffer_bytes as u64),
             nowhere: SendWindow::new(),
-            timers,
+            deadlines,
             ready: VecDeque::with_capacity(queue_pairs),
             blocked: VecDeque::with_capacity(queue_pairs),
             completing: VecDeque::with_capacity(queue_pairs),
@@ -155,7 +154,7 @@ impl GroupEngine {
                 completing: false,
             },
         );
-        self.timers.reserve(self.qps.slots());
+        self.deadlines.reserve(self.qps.slots());
         for list in [&mut self.ready, &mut self.blocked, &mut self.completing] {
             list.reserve(self.qps.slots() - list.len());
         }
@@ -228,7 +227,7 @@ impl GroupEngine {
         for list in [&mut self.ready, &mut self.blocked, &mut self.completing] {
             list.retain(|&other| other != slot);
         }
-        self.timers.remove(slot);
+        self.deadlines.remove(slot);
         let entry = self.qps.remove(slot);
         convert::add_counters(&mut self.stats, &entry.queue_pair.counters());
         if let Some(peer) = entry.peer {
@@ -332,7 +331,7 @@ impl GroupEngine {
         let handled = self.receive_watermark.read(now, bytes, drained);
         self.unblock |= self.reads.forget(handled);
         for _ in 0..self.qps.slots() {
-            let Some(slot) = self.timers.pop_due(handled) else { return };
+            let Some(slot) = self.deadlines.pop_due(handled) else { return };
             // The deadline may have changed since the timer was set.
             if self.qps.get(slot).queue_pair.deadline().is_some_and(|time| time <= handled) {
                 let (queue_pair, mut limits) = self.borrow(slot);
@@ -446,7 +445,7 @@ impl GroupEngine {
     /// Time by which [`GroupEngine::expire`] must be called.
     pub(super) fn deadline(&self) -> Option<Time> {
         let forgets = if self.blocked.is_empty() { None } else { self.reads.forgets_at() };
-        self.timers.earliest().into_iter().chain(forgets).min()
+        self.deadlines.earliest().into_iter().chain(forgets).min()
     }
 
     pub(super) fn stats(&self) -> GroupStats {
@@ -482,7 +481,7 @@ impl GroupEngine {
 
     fn look_at_clock(&mut self, slot: u32) {
         if let Some(deadline) = self.qps.get(slot).queue_pair.deadline() {
-            self.timers.at_latest(slot, deadline);
+            self.deadlines.at_latest(slot, deadline);
         }
     }
 

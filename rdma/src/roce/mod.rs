@@ -18,7 +18,6 @@ mod receive_watermark;
 mod senders;
 mod shared;
 mod sleep;
-mod timers;
 pub(crate) mod wire;
 
 use crate::software::{mailbox, numbers, place, qp_table, random, regions};

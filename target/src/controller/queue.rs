@@ -416,9 +416,11 @@ impl Membership {
         if now < self.interval_start + kato {
             return None;
         }
-        // Traffic based keep alive: a command in the interval restarts it.
-        let alive = self.controller.last_command() > self.interval_start;
-        self.interval_start = now;
+        // Traffic based keep alive: a command in the interval restarts it. An interval that is
+        // checked late ends the next one early, by two timeouts after the last command.
+        let last_command = self.controller.last_command();
+        let alive = last_command > self.interval_start;
+        self.interval_start = now.min(last_command + kato);
         (!alive).then_some(CloseReason::KeepAlive)
     }
 

@@ -1,9 +1,12 @@
 //! Every interleaving of rings and a thread that goes to sleep.
 
+use std::task::Waker;
+
 use loom::sync::atomic::AtomicUsize;
 use loom::sync::{Condvar, Mutex};
 use loom::thread;
 
+use super::ready_list::ReadyList;
 use super::*;
 
 /// Model of a descriptor that readers sleep on.
@@ -65,5 +68,38 @@ fn no_ring_is_slept_through() {
             (0..RINGS).map(|_| thread::spawn(ring(bell.clone(), done.clone()))).collect();
         bell.serve(|| done.load(Ordering::Relaxed) == RINGS);
         ringers.into_iter().for_each(|ringer| ringer.join().unwrap());
+    });
+}
+
+/// Two threads give something to two connections, of which the owner looks at listed ones only.
+#[test]
+fn no_listed_connection_is_missed() {
+    const GIFTS: usize = 3;
+    loom::model(|| {
+        let bell = Doorbell::model();
+        let list = ReadyList::new(Arc::clone(&bell));
+        let marks = [0, 1].map(|key| list.mark(key));
+        let given = Arc::new([0, 1].map(|_| AtomicUsize::new(0)));
+        let give = |keys: &'static [usize]| {
+            let (given, marks) = (Arc::clone(&given), marks.clone());
+            move || {
+                for &key in keys {
+                    // Listing makes it visible to the owner.
+                    given[key].fetch_add(1, Ordering::Relaxed);
+                    Waker::from(Arc::clone(&marks[key])).wake_by_ref();
+                }
+            }
+        };
+        let givers = [thread::spawn(give(&[0])), thread::spawn(give(&[0, 1]))];
+        let (mut keys, mut taken) = (Vec::new(), 0);
+        bell.serve(|| {
+            list.take(&mut keys);
+            for &key in &keys {
+                marks[key as usize].clear();
+                taken += given[key as usize].swap(0, Ordering::Relaxed);
+            }
+            taken == GIFTS
+        });
+        givers.into_iter().for_each(|giver| giver.join().unwrap());
     });
 }

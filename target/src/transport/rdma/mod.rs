@@ -12,14 +12,15 @@ mod message;
 mod negotiation;
 mod tracked;
 
-use std::mem;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
+use std::{iter, mem};
 
 use ::rdma::{
-    ConnId, Device, Group, GroupConfig, GroupStats, MemoryRegion, Provider, Time, WakeFor, Wc,
+    ConnId, Deadlines, Device, Group, GroupConfig, GroupStats, MemoryRegion, Provider, Time,
+    WakeFor, Wc,
 };
 use crossbeam::channel::{Receiver, Sender, unbounded};
 use slab::Slab;
@@ -28,7 +29,9 @@ pub(crate) use self::acceptor::RdmaAcceptor;
 pub(crate) use self::device_parts::{DeviceParts, GroupInbox, RegisteredPool};
 
 use self::area::Area;
-use self::connection::{Connection, Ended, TransportConfig, TurnContext, WorkId, WorkKind};
+use self::connection::{
+    Connection, Ended, EnteredConnection, TransportConfig, TurnContext, WorkId, WorkKind,
+};
 use self::message::{ConnectionUpdate, NewConnection, ToAcceptor, ToGroup};
 use super::{DeviceFailure, Stop};
 use crate::backend::BackendError;
@@ -37,6 +40,7 @@ use crate::core_context::pool::Buffer;
 use crate::core_context::throttle::WaitEnd;
 use crate::core_context::{CoreContext, RequestKey};
 use crate::doorbell::Doorbell;
+use crate::doorbell::ready_list::ReadyList;
 use crate::limits::COMPLETIONS_PER_GROUP;
 use crate::limits::turn::{COMPLETIONS_AT_ONCE, HALVING_MIN_COMMANDS};
 use crate::poll_group::Transport;
@@ -58,8 +62,8 @@ pub(crate) struct RdmaTransport<P: Provider> {
     inbox: Receiver<ToGroup<P>>,
     acceptor: Sender<ToAcceptor>,
     acceptor_bell: Arc<Doorbell>,
-    /// Doorbell of the core, rung by other threads after messages and changes of controllers.
-    bell: Arc<Doorbell>,
+    /// Connections to which other threads have posted something.
+    ready: Arc<ReadyList>,
     /// Buffer for polled completions.
     completions: Box<[Wc]>,
     /// Number of connections that cannot continue before a send completes.
@@ -70,10 +74,14 @@ pub(crate) struct RdmaTransport<P: Provider> {
     ending: Vec<usize>,
     /// Keys of connections with responses to send at the end of the turn.
     answering: Vec<usize>,
-    /// Next time at which [`RdmaTransport::look`] must run.
-    next_look: Option<Time>,
+    /// Times at which connections must be looked at, by key.
+    deadlines: Deadlines,
+    /// Keys of the connections that are being looked at; kept for its memory.
+    looking: Vec<u32>,
     /// Time of the last turn, by which a pause is noticed.
     latest_turn: Time,
+    /// Number of pauses so far.
+    pauses: u32,
     stop: Option<Stop>,
     /// Whether the device was removed or has failed, so that completions do not arrive.
     failed: bool,
@@ -115,14 +123,16 @@ impl<P: Provider> RdmaTransport<P> {
             inbox,
             acceptor: parts.acceptor.clone(),
             acceptor_bell: Arc::clone(&parts.acceptor_bell),
-            bell,
+            ready: ReadyList::new(bell),
             completions: vec![Wc::default(); COMPLETIONS_AT_ONCE].into(),
             awaiting_sends: 0,
             idle: true,
             ending: Vec::new(),
             answering: Vec::new(),
-            next_look: None,
+            deadlines: Deadlines::default(),
+            looking: Vec::new(),
             latest_turn: Time::ZERO,
+            pauses: 0,
             stop: None,
             failed: false,
             _failure: Arc::clone(&parts.failure),
@@ -189,27 +199,31 @@ impl<P: Provider> RdmaTransport<P> {
                 return self.notify_acceptor(conn, ConnectionUpdate::Refused);
             }
         };
+        let entry = self.connections.vacant_entry();
+        let key = entry.key();
+        let mark = self.ready.mark(key as u32);
         let accepted = Accepted {
             port,
             qid: negotiated.qid,
             entries: negotiated.connect_entries,
             peer,
-            waker: Waker::from(Arc::clone(&self.bell)),
+            waker: Waker::from(Arc::clone(&mark)),
             now: core.now,
             lost,
         };
-        let entry = self.connections.vacant_entry();
-        let key = entry.key();
         let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
-        let connection = Connection::new(key, conn, qp, area, negotiated, &mut context, accepted);
+        let entered = EnteredConnection { key, conn, qp, mark, pauses: self.pauses };
+        let connection = Connection::new(entered, area, negotiated, &mut context, accepted);
         let connection = entry.insert(connection);
+        // Each connection is listed once at most.
+        self.deadlines.reserve(key + 1);
         match connection.post_receives(&mut context) {
             Ok(()) => self.notify_acceptor(conn, ConnectionUpdate::Ready),
             Err(ended) => self.end(core, key, &ended),
         }
-        // Each connection is listed once at most.
         self.answering.reserve(self.connections.len());
-        self.next_look = Some(core.now);
+        self.looking.reserve(self.connections.len());
+        self.note_deadline(key);
     }
 
     fn poll_completions(&mut self, core: &mut CoreContext) -> bool {
@@ -269,14 +283,18 @@ impl<P: Provider> RdmaTransport<P> {
             return;
         }
         let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
-        let result = act(connection, &mut context);
+        let result = match connection.missed(self.pauses) {
+            true => connection.end_if_abandoned(&context),
+            false => Ok(()),
+        };
+        let result = result.and_then(|()| act(connection, &mut context));
         connection.count_in(&mut self.awaiting_sends);
         if context.answers {
             self.answering.push(key);
         }
         let connected = context.connected;
         if let Some(at) = context.look_at {
-            self.next_look = Some(self.next_look.map_or(at, |earlier| earlier.min(at)));
+            self.deadlines.at_latest(key as u32, at);
         }
         if connected && let Some(connection) = self.connections.get(key) {
             self.notify_acceptor(connection.conn(), ConnectionUpdate::Connected);
@@ -286,6 +304,11 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
+    /// Ends a connection that was not looked at since a pause, if its host has abandoned it.
+    fn end_if_abandoned(&mut self, core: &mut CoreContext, key: usize) {
+        self.with(core, key, |_, _| Ok(()));
+    }
+
     /// Sends the responses of the turn.
     fn answer(&mut self, core: &mut CoreContext) {
         while let Some(key) = self.answering.pop() {
@@ -293,26 +316,51 @@ impl<P: Provider> RdmaTransport<P> {
         }
     }
 
-    /// Checks whether the whole process was paused: commands in the receive queue may then be from
-    /// hosts that have connected again and sent others, so they must not be executed.
-    fn notice_time(&mut self, core: &mut CoreContext) {
+    /// Notices that the whole process was paused: commands in the receive queue may then be from
+    /// hosts that have connected again and sent others, so they must not be executed. Each
+    /// connection is checked when it is used next. One that is not used has a deadline by the time
+    /// that its host may rely on, and those come first.
+    fn notice_pause(&mut self, core: &mut CoreContext) {
         let paused = core.now >= self.latest_turn + PAUSE;
         self.latest_turn = core.now;
         if paused {
-            for key in 0..self.connections.capacity() {
-                self.with(core, key, Connection::end_if_abandoned);
-            }
+            self.pauses = self.pauses.wrapping_add(1);
+            self.look_at_due(core);
         }
     }
 
-    /// Calls [`Connection::look`] for every connection, after a wake-up or at a deadline.
-    fn look(&mut self, core: &mut CoreContext) {
-        self.next_look = None;
-        for key in 0..self.connections.capacity() {
-            self.with(core, key, Connection::look);
+    /// Looks at the connections to which other threads have posted something.
+    fn look_at_ready(&mut self, core: &mut CoreContext) {
+        let mut keys = mem::take(&mut self.looking);
+        self.ready.take(&mut keys);
+        self.look(core, keys);
+    }
+
+    /// Looks at the connections whose deadline has come.
+    fn look_at_due(&mut self, core: &mut CoreContext) {
+        if self.deadlines.earliest().is_none_or(|at| at > core.now) {
+            return;
         }
-        let deadlines = self.connections.iter().filter_map(|(_, connection)| connection.deadline());
-        self.next_look = self.next_look.into_iter().chain(deadlines).min();
+        let mut keys = mem::take(&mut self.looking);
+        keys.clear();
+        keys.extend(iter::from_fn(|| self.deadlines.pop_due(core.now)));
+        self.look(core, keys);
+    }
+
+    /// Calls [`Connection::look`] for these connections, which get their next deadlines.
+    fn look(&mut self, core: &mut CoreContext, keys: Vec<u32>) {
+        for &key in &keys {
+            self.with(core, key as usize, Connection::look);
+            self.note_deadline(key as usize);
+        }
+        self.looking = keys;
+    }
+
+    fn note_deadline(&mut self, key: usize) {
+        let connection = self.connections.get(key);
+        if let Some(at) = connection.and_then(Connection::deadline) {
+            self.deadlines.at_latest(key as u32, at);
+        }
     }
 
     fn end(&mut self, core: &mut CoreContext, key: usize, why: &Ended) {
@@ -324,6 +372,7 @@ impl<P: Provider> RdmaTransport<P> {
         let mut context = TurnContext::<P>::new(&mut self.group, core, &self.device, &self.config);
         connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
+        self.deadlines.remove(key as u32);
         self.ending.push(key);
         self.notify_acceptor(conn, ConnectionUpdate::Ending);
     }
@@ -394,13 +443,14 @@ impl<P: Provider> Drop for RdmaTransport<P> {
 
 impl<P: Provider> Transport for RdmaTransport<P> {
     fn turn(&mut self, core: &mut CoreContext) -> bool {
-        self.notice_time(core);
+        self.notice_pause(core);
         // The poll group has cleared the doorbell; the causes of its ringing are checked here.
-        let mut progress = self.read_inbox(core);
+        let mut progress = core.rung && self.read_inbox(core);
         progress |= self.poll_completions(core);
-        if core.rung || self.next_look.is_some_and(|at| at <= core.now) {
-            self.look(core);
+        if core.rung {
+            self.look_at_ready(core);
         }
+        self.look_at_due(core);
         if let Some(how) = self.stop {
             self.end_idle(core, how);
         }
@@ -417,6 +467,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         result: Result<(), BackendError>,
     ) {
         let key = whose.connection as usize;
+        self.end_if_abandoned(core, key);
         // A connection waits for its operations.
         let Some(connection) = self.connections.get_mut(key) else { return };
         if connection.is_ending() {
@@ -443,9 +494,14 @@ impl<P: Provider> Transport for RdmaTransport<P> {
     }
 
     fn buffer_granted(&mut self, core: &mut CoreContext, whose: RequestKey, buffer: Buffer) {
-        self.with(core, whose.connection as usize, |connection, context| {
-            connection.buffer_granted(context, whose.owner, buffer)
-        });
+        let key = whose.connection as usize;
+        self.end_if_abandoned(core, key);
+        match self.connections.get_mut(key) {
+            Some(connection) if connection.is_ending() => connection.give_back(core, buffer),
+            _ => self.with(core, key, |connection, context| {
+                connection.buffer_granted(context, whose.owner, buffer)
+            }),
+        }
     }
 
     fn flush(&mut self, core: &mut CoreContext) {
@@ -454,7 +510,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.group.deadline().into_iter().chain(self.next_look).min()
+        self.group.deadline().into_iter().chain(self.deadlines.earliest()).min()
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {

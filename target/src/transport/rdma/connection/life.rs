@@ -1,6 +1,6 @@
 //! Life of a connection besides its commands: Connect, events of the controller, and the end.
 
-use std::fmt;
+use std::{fmt, mem};
 
 use ::rdma::{Group, Provider, PushError, Time, WcStatus};
 use nvme_proto::Status;
@@ -10,6 +10,7 @@ use super::request::{DataFetch, Receive, RequestStage, StorageRun, ThrottledComm
 use super::{Connection, TurnContext, WorkKind};
 use crate::backend::BackendError;
 use crate::controller::{AbortRequest, CloseReason, CommandWork, QueueEvent, Quiesce};
+use crate::core_context::pool::Buffer;
 use crate::core_context::{CoreContext, OperationOwner, RequestKey, SlotId};
 use crate::deliberate_bugs::{self, Bug};
 
@@ -111,10 +112,15 @@ impl<P: Provider> Connection<P> {
         self.is_connected
     }
 
+    /// Whether the connection was not used since the transport has counted this many pauses.
+    pub(in crate::transport::rdma) fn missed(&mut self, pauses: u32) -> bool {
+        mem::replace(&mut self.pauses, pauses) != pauses
+    }
+
     /// Ends a connection whose host has sent no command for two Keep Alive Timeouts.
     pub(in crate::transport::rdma) fn end_if_abandoned(
         &mut self,
-        context: &mut TurnContext<'_, P>,
+        context: &TurnContext<'_, P>,
     ) -> Result<(), Ended> {
         match self.queue.end_if_abandoned(context.core.now) {
             true => Err(Ended::Controller(CloseReason::KeepAlive)),
@@ -127,6 +133,7 @@ impl<P: Provider> Connection<P> {
         &mut self,
         context: &mut TurnContext<'_, P>,
     ) -> Result<(), Ended> {
+        self.mark.clear();
         if self.outstanding.deadline().is_some_and(|at| at <= context.core.now) {
             return Err(Ended::Stalled);
         }
@@ -321,6 +328,11 @@ impl<P: Provider> Connection<P> {
         if let Some(buffer) = step.into_buffer() {
             core.buffers().release_orphan(&self.accounts, buffer);
         }
+    }
+
+    /// Gives back a buffer that a request of the ended connection has just got.
+    pub(in crate::transport::rdma) fn give_back(&self, core: &mut CoreContext, buffer: Buffer) {
+        core.buffers().release(&self.accounts, buffer);
     }
 
     /// Whether storage operations still use its memory.

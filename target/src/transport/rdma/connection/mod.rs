@@ -29,6 +29,7 @@ use super::area::Area;
 use super::negotiation::Negotiated;
 use crate::controller::{Accepted, CommandOutcome, FlushJob, Queue};
 use crate::core_context::{Accounts, CoreContext, OperationOwner, RequestKey, SlotId};
+use crate::doorbell::ready_list::ReadyMark;
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 use crate::limits::peer::RemotePeer;
 
@@ -38,6 +39,10 @@ pub(super) struct Connection<P: Provider> {
     key: usize,
     conn: ConnId,
     qp: QpKey,
+    /// Mark by which other threads have the connection looked at.
+    mark: Arc<ReadyMark>,
+    /// Number of pauses of the transport when the connection was last used.
+    pauses: u32,
     peer: RemotePeer,
     /// NVMe queue, which it leaves when the connection ends.
     queue: Queue,
@@ -71,6 +76,15 @@ pub(super) struct Connection<P: Provider> {
     leaving: Leaving,
     /// Whether the connection is counted in `RdmaTransport::awaiting_sends`.
     counted_in: bool,
+}
+
+/// What the transport gives to a new connection.
+pub(super) struct EnteredConnection {
+    pub(super) key: usize,
+    pub(super) conn: ConnId,
+    pub(super) qp: QpKey,
+    pub(super) mark: Arc<ReadyMark>,
+    pub(super) pauses: u32,
 }
 
 /// Progress of an NVMe-oF Disconnect command.
@@ -144,29 +158,28 @@ impl Outstanding {
         Self { timeout, entries: 0, bytes: 0, due_entries: 0, due: Time::ZERO }
     }
 
-    /// Adds a posted entry of the send queue, which moves `bytes` bytes of data.
-    fn posted(&mut self, now: Time, bytes: u32) {
+    /// Adds a posted entry of the send queue, which moves `bytes` bytes of data. Returns the
+    /// deadline if this sets one.
+    fn posted(&mut self, now: Time, bytes: u32) -> Option<Time> {
         self.entries += 1;
         self.bytes += u64::from(bytes);
-        if self.due_entries == 0 {
-            self.expect_all(now);
-        }
+        (self.due_entries == 0).then(|| self.expect_all(now))
     }
 
-    /// Removes the `entries` oldest entries, which moved `bytes` bytes of data.
-    fn done(&mut self, now: Time, entries: u32, bytes: u32) {
+    /// Removes the `entries` oldest entries, which moved `bytes` bytes of data. Returns the
+    /// deadline of the others if this sets one.
+    fn done(&mut self, now: Time, entries: u32, bytes: u32) -> Option<Time> {
         self.entries -= entries;
         self.bytes -= u64::from(bytes);
         self.due_entries = self.due_entries.saturating_sub(entries);
-        if self.due_entries == 0 && self.entries > 0 {
-            self.expect_all(now);
-        }
+        (self.due_entries == 0 && self.entries > 0).then(|| self.expect_all(now))
     }
 
-    fn expect_all(&mut self, now: Time) {
+    fn expect_all(&mut self, now: Time) -> Time {
         let nanos = self.bytes.saturating_mul(1_000_000_000) / HOST_LEAST_BYTES_PER_SECOND;
         self.due_entries = self.entries;
         self.due = now + self.timeout + Duration::from_nanos(nanos);
+        self.due
     }
 
     /// Deadline for the host; `None` if no work request is outstanding.
@@ -223,14 +236,13 @@ impl<'a, P: Provider> TurnContext<'a, P> {
 
 impl<P: Provider> Connection<P> {
     pub(super) fn new(
-        key: usize,
-        conn: ConnId,
-        qp: QpKey,
+        entered: EnteredConnection,
         area: Area<P>,
         negotiated: Negotiated,
         context: &mut TurnContext<'_, P>,
         accepted: Accepted,
     ) -> Self {
+        let EnteredConnection { key, conn, qp, mark, pauses } = entered;
         let slots = area.layout().slots;
         let peer = accepted.peer;
         let accounts = context.core.buffers().join(peer.origin(), slots as usize);
@@ -241,6 +253,8 @@ impl<P: Provider> Connection<P> {
             key,
             conn,
             qp,
+            mark,
+            pauses,
             peer,
             queue,
             slots: Slots::new(area.first_slots(), slots),
@@ -316,8 +330,9 @@ impl<P: Provider> Connection<P> {
     ) -> Result<(), Ended> {
         let moves_data = matches!(wr.op, Op::RdmaRead { .. } | Op::RdmaWrite { .. });
         let bytes = if moves_data { wr.sges.iter().map(|sge| sge.length).sum() } else { 0 };
-        self.outstanding.posted(context.core.now, bytes);
-        self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
+        if let Some(at) = self.outstanding.posted(context.core.now, bytes) {
+            context.look_by(at);
+        }
         self.send_entries_left -= 1;
         // SAFETY: the caller's promise.
         unsafe { context.group.push_send(self.qp, wr) }.map_err(Ended::Push)
@@ -356,7 +371,8 @@ impl<P: Provider> Connection<P> {
     /// Records that `send_entries` work requests have completed, which moved `bytes` bytes of data.
     fn moved(&mut self, context: &mut TurnContext<'_, P>, send_entries: u32, bytes: u32) {
         self.send_entries_left += send_entries;
-        self.outstanding.done(context.core.now, send_entries, bytes);
-        self.outstanding.deadline().into_iter().for_each(|at| context.look_by(at));
+        if let Some(at) = self.outstanding.done(context.core.now, send_entries, bytes) {
+            context.look_by(at);
+        }
     }
 }

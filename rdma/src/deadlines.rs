@@ -1,21 +1,22 @@
-//! Deadlines of queue pairs: a binary heap with an index, so that entries can be changed and
-//! removed.
+//! Deadlines of queue pairs or connections: a binary heap with an index, so that entries can be
+//! changed and removed.
 
 use crate::Time;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Deadlines by slot of the queue pair, at most one each.
-#[derive(Default)]
-pub(crate) struct Timers {
+/// Deadlines by slot, at most one each. A deadline that moves later may keep its earlier entry until
+/// that is due, so that moving it costs nothing.
+#[derive(Debug, Default)]
+pub struct Deadlines {
     heap: Vec<(Time, u32)>,
     /// Position of each slot's entry in the heap.
     places: Vec<u32>,
 }
 
-impl Timers {
+impl Deadlines {
     /// Reserves memory for the slots below `slots`.
-    pub(crate) fn reserve(&mut self, slots: usize) {
+    pub fn reserve(&mut self, slots: usize) {
         if self.places.len() < slots {
             self.places.resize(slots, NOWHERE);
             self.heap.reserve(slots - self.heap.len());
@@ -23,13 +24,13 @@ impl Timers {
     }
 
     /// The earliest deadline of all slots.
-    pub(crate) fn earliest(&self) -> Option<Time> {
+    pub fn earliest(&self) -> Option<Time> {
         self.heap.first().map(|&(time, _)| time)
     }
 
-    /// Sets the deadline of a slot to `time`, unless it has an earlier one; on expiry of that one
-    /// the engine sets the next deadline.
-    pub(crate) fn at_latest(&mut self, slot: u32, time: Time) {
+    /// Sets the deadline of a slot to `time`, unless it has an earlier one; when that one is due,
+    /// the caller sets the next deadline. Memory for the slot is reserved.
+    pub fn at_latest(&mut self, slot: u32, time: Time) {
         let place = self.places[slot as usize];
         if place == NOWHERE {
             self.heap.push((time, slot));
@@ -41,7 +42,8 @@ impl Timers {
         }
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) {
+    /// Removes the deadline of a slot, if it has one.
+    pub fn remove(&mut self, slot: u32) {
         let place = self.places[slot as usize];
         if place != NOWHERE {
             self.remove_at(place as usize);
@@ -49,7 +51,7 @@ impl Timers {
     }
 
     /// Removes and returns a slot whose deadline is not after `now`.
-    pub(crate) fn pop_due(&mut self, now: Time) -> Option<u32> {
+    pub fn pop_due(&mut self, now: Time) -> Option<u32> {
         let &(time, slot) = self.heap.first()?;
         if time > now {
             return None;
@@ -97,7 +99,7 @@ impl Timers {
 }
 
 fn at(place: usize) -> u32 {
-    u32::try_from(place).expect("fewer queue pairs than their numbers")
+    u32::try_from(place).expect("slots are numbered with 32 bits")
 }
 
 #[cfg(test)]
@@ -109,27 +111,27 @@ mod tests {
     proptest! {
         #[test]
         fn slots_come_due_in_order(actions in prop::collection::vec((0u32..16, 0u64..100, any::<bool>()), 0..200)) {
-            let mut timers = Timers::default();
-            timers.reserve(16);
+            let mut deadlines = Deadlines::default();
+            deadlines.reserve(16);
             let mut model = std::collections::BTreeMap::<u32, u64>::new();
             for (slot, nanos, remove) in actions {
                 if remove {
-                    timers.remove(slot);
+                    deadlines.remove(slot);
                     model.remove(&slot);
                 } else {
-                    timers.at_latest(slot, Time::from_nanos(nanos));
+                    deadlines.at_latest(slot, Time::from_nanos(nanos));
                     let deadline = model.entry(slot).or_insert(nanos);
                     *deadline = nanos.min(*deadline);
                 }
                 let earliest = model.values().min().map(|&nanos| Time::from_nanos(nanos));
-                prop_assert_eq!(timers.earliest(), earliest);
+                prop_assert_eq!(deadlines.earliest(), earliest);
             }
             for now in 0..100 {
-                while let Some(slot) = timers.pop_due(Time::from_nanos(now)) {
+                while let Some(slot) = deadlines.pop_due(Time::from_nanos(now)) {
                     prop_assert_eq!(model.remove(&slot), Some(now));
                 }
             }
-            prop_assert!(model.is_empty() && timers.earliest().is_none());
+            prop_assert!(model.is_empty() && deadlines.earliest().is_none());
         }
     }
 }
