@@ -1,5 +1,5 @@
 //! Measures the cost of the target's logic without network and disk: instructions and allocations
-//! per read.
+//! per read, and instructions per second with idle hosts.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,12 +11,16 @@ use crate::figures::Figures;
 
 /// Numbers of reads of two runs. Their difference excludes costs of start and end.
 const READS: [u64; 2] = [2_000, 12_000];
+/// Numbers of seconds of virtual time of two runs with idle hosts.
+const IDLE_SECONDS: [u64; 2] = [1, 11];
+/// Hosts that are idle, each with an admin queue and an I/O queue.
+const IDLE_HOSTS: &str = "256";
 /// Tunables that keep glibc from `rep stosb` and `rep movsb`: Valgrind counts one instruction for
 /// each byte of these, but one for each store otherwise.
 const WITHOUT_REP: &str =
     "glibc.cpu.x86_rep_stosb_threshold=1000000000:glibc.cpu.x86_rep_movsb_threshold=1000000000";
 
-/// Adds both figures, or prints that valgrind is missing.
+/// Adds all figures, or prints that valgrind is missing.
 pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
     let program = binary("feedrail-bench-logic");
     let allocations = output(Command::new(&program).arg(READS[1].to_string()))?;
@@ -26,21 +30,24 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         eprintln!("valgrind is missing, so instructions are not counted: apt-get install valgrind");
         return Ok(());
     }
-    let served = instructions_per_read(&program, None)?;
-    let empty = instructions_per_read(&program, Some("empty"))?;
+    let served = instructions_per(READS, &program, &[])?;
+    let empty = instructions_per(READS, &program, &["empty"])?;
     figures.add("cost/target_instructions_per_read", served - empty);
+    let idle = instructions_per(IDLE_SECONDS, &program, &["idle", IDLE_HOSTS])?;
+    figures.add("cost/target_instructions_per_second_with_256_idle_hosts", idle);
     Ok(())
 }
 
-fn instructions_per_read(program: &Path, how: Option<&str>) -> Result<f64> {
-    let [few, many] = READS.map(|reads| {
+/// Instructions for one more of what the program does `counts[0]` and `counts[1]` times.
+fn instructions_per(counts: [u64; 2], program: &Path, how: &[&str]) -> Result<f64> {
+    let [few, many] = counts.map(|count| {
         let mut command = Command::new("valgrind");
         command.env("GLIBC_TUNABLES", WITHOUT_REP);
         command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program);
-        command.arg(reads.to_string()).args(how);
+        command.arg(count.to_string()).args(how);
         collected(&output(&mut command)?.1)
     });
-    Ok((many? - few?) / (READS[1] - READS[0]) as f64)
+    Ok((many? - few?) / (counts[1] - counts[0]) as f64)
 }
 
 /// Parses the number of instructions in callgrind's output.

@@ -180,6 +180,7 @@ pub enum Execution {
 }
 
 /// Returns the transfer that an entry implies, of at most `most` bytes; `None` for zero bytes.
+#[inline]
 pub(super) fn transfer(of: DataTransfer, most: u32) -> Result<Option<CommandTransfer>, Status> {
     let direction = match of.direction {
         DataDirection::HostToController => TransferDirection::HostToController,

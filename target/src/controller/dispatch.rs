@@ -8,8 +8,8 @@ use std::fmt;
 use nvme_proto::log::ErrorLogEntry;
 use nvme_proto::nvm::DsmRange;
 use nvme_proto::{
-    Cid, Command as Parsed, CommandStatus, ConnectStatus, FromBytes, LbaRange, NvmCommand, Sqe,
-    Status,
+    Cid, Command as Parsed, CommandStatus, ConnectStatus, DataDirection, DataTransfer, FromBytes,
+    LbaRange, NvmCommand, NvmOpcode, Sqe, Status,
 };
 use rdma::Time;
 
@@ -48,26 +48,33 @@ impl Queue {
         sqe: &Sqe,
     ) -> Result<ParsedCommand, CommandOutcome> {
         self.link.saw_command(now);
-        self.parse_in_state(exports, sqe).map_err(|outcome| match outcome.status.is_success() {
-            true => outcome,
-            false => self.refused(now, sqe, outcome),
-        })
+        let parsed = match &mut self.state {
+            QueueState::Live(live) if !self.qid.is_admin() && !sqe.is_fabrics() => {
+                parse_io(live, exports, sqe)
+            }
+            _ => self.parse_control(sqe),
+        };
+        match parsed {
+            Err(outcome) if !outcome.status.is_success() => Err(self.refused(now, sqe, outcome)),
+            parsed => parsed,
+        }
     }
 
-    fn parse_in_state(
-        &mut self,
-        exports: &Exports,
-        sqe: &Sqe,
-    ) -> Result<ParsedCommand, CommandOutcome> {
+    /// Checks a command that is no I/O command of a queue that accepts these.
+    #[cold]
+    fn parse_control(&mut self, sqe: &Sqe) -> Result<ParsedCommand, CommandOutcome> {
         let qid = self.qid;
         match (&mut self.state, Parsed::parse(qid, sqe)) {
             (QueueState::Connecting { .. }, parsed) => fabrics::parse_connecting(self, sqe, parsed),
-            (QueueState::Live(live), Ok(Parsed::Nvm(command))) => parse_io(live, exports, &command),
             (QueueState::Live(live), Ok(Parsed::Fabrics(command))) => {
                 Ok(fabrics::parse_live(qid, live, command)?)
             }
             (QueueState::Live(live), Ok(Parsed::Admin(command))) => {
                 Ok(admin::parse(&live.controller, command)?)
+            }
+            // I/O commands of a live queue do not come here.
+            (QueueState::Live(_), Ok(Parsed::Nvm(_))) => {
+                Err(Status::INVALID_OPCODE.with_dnr().into())
             }
             (QueueState::Live(_), Err(status)) => Err(status.into()),
             (QueueState::Authenticating(_), parsed) => {
@@ -109,6 +116,7 @@ impl Queue {
 
     /// Returns the outcome of an I/O command after its storage operation: converts an error to a
     /// status, counts the command, and adds a failure to the error log.
+    #[inline]
     pub fn finish_io(
         &mut self,
         cid: Cid,
@@ -120,14 +128,19 @@ impl Queue {
                 count(&self.counters.commands, work);
                 CommandOutcome::SUCCESS
             }
-            Err(BackendError::Cancelled) => self.io_failed(cid, work, Status::ABORT_REQUESTED),
-            Err(error) => {
-                let status = status_of(error, work.kind);
-                let entry = error_log::of_io(self.qid, cid, work, status);
-                // Not the fault of the host, so the failure is not counted against it.
-                self.log_failure(entry, status.into())
-            }
+            Err(error) => self.medium_failed(cid, work, error),
         }
+    }
+
+    #[cold]
+    fn medium_failed(&mut self, cid: Cid, work: &IoWork, error: BackendError) -> CommandOutcome {
+        if error == BackendError::Cancelled {
+            return self.io_failed(cid, work, Status::ABORT_REQUESTED);
+        }
+        let status = status_of(error, work.kind);
+        let entry = error_log::of_io(self.qid, cid, work, status);
+        // Not the fault of the host, so the failure is not counted against it.
+        self.log_failure(entry, status.into())
     }
 
     /// Returns the outcome of an I/O command that failed, but not because of its medium: the host's
@@ -164,6 +177,7 @@ impl Queue {
     }
 
     /// Counts and logs a command that was refused because of its submission queue entry.
+    #[cold]
     fn refused(&mut self, now: Time, sqe: &Sqe, outcome: CommandOutcome) -> CommandOutcome {
         let (connect, command) = (ConnectStatus(outcome.status), CommandStatus(outcome.status));
         let connects = matches!(self.state, QueueState::Connecting { .. }) && sqe.is_fabrics();
@@ -191,29 +205,24 @@ impl Queue {
 
 /// Checks an I/O command and converts its range to bytes. `Err` is the outcome with which to
 /// complete the command immediately, which is a success if there is nothing to do.
+#[inline]
 fn parse_io(
     live: &mut Membership,
     exports: &Exports,
-    command: &NvmCommand,
+    sqe: &Sqe,
 ) -> Result<ParsedCommand, CommandOutcome> {
+    sqe.check_flags()?;
+    let command = NvmCommand::parse(sqe)?;
     let controller = &live.controller;
     if !controller.is_ready_in(live.epoch) {
         return Err(controller.refusal().into());
     }
-    if !controller.io_opcodes.contains(command.opcode()) {
+    if !live.terms.opcodes.contains(NvmOpcode(sqe.opcode)) {
         return Err(Status::INVALID_OPCODE.with_dnr().into());
     }
-    let subsystem = controller.subsystem();
-    let namespace =
-        subsystem.and_then(|subsystem| exports.list(subsystem.index).get(command.nsid()));
-    let namespace = namespace.filter(|namespace| namespace.is_visible_to(&controller.host));
-    let namespace = namespace.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
-    if namespace.takes_over && !live.knows(namespace) {
-        return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr().into());
-    }
-    let controller = &live.controller;
-    controller.ana.access(namespace.ana_group)?;
-    let (kind, range) = kind_and_range(controller.support, namespace, command)?;
+    let namespace = live.namespace(exports, sqe.nsid())?;
+    live.terms.ana.access(namespace.ana_group)?;
+    let IoPlan { kind, range, data } = IoPlan::new(live.terms.support, namespace, command)?;
     let protected = namespace.write_protected() && !deliberate_bugs::has(Bug::IgnoreWriteProtect);
     if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
@@ -222,8 +231,11 @@ fn parse_io(
         Some(range) => bytes_of(namespace, range)?,
         None => (0, 0),
     };
-    let transfer =
-        transfer(command.transfer(namespace.lba_bytes()), controller.limits.max_transfer_bytes)?;
+    let data = match data {
+        PlannedData::Range(direction) => DataTransfer { direction, length_bytes },
+        PlannedData::Other(transfer) => transfer,
+    };
+    let transfer = transfer(data, live.terms.max_transfer_bytes)?;
     let work = IoWork {
         namespace: namespace.index,
         nsid: namespace.nsid,
@@ -236,34 +248,65 @@ fn parse_io(
     Ok(ParsedCommand { transfer, work: CommandWork::Io(work) })
 }
 
-fn kind_and_range(
-    support: Support,
-    namespace: &Namespace,
-    command: &NvmCommand,
-) -> Result<(IoKind, Option<LbaRange>), CommandOutcome> {
-    // A read-only medium has no unwritten data to flush.
-    let commits = |fua: bool| fua && namespace.writable;
-    Ok(match command {
-        NvmCommand::Read(read) if namespace.reads_zeros => (IoKind::ReadZeros, Some(read.range)),
-        NvmCommand::Read(read) => (IoKind::Read { fua: commits(read.fua) }, Some(read.range)),
-        NvmCommand::Write(write) => (IoKind::Write { fua: write.fua }, Some(write.range)),
-        NvmCommand::Compare(compare) => {
-            (IoKind::Compare { fua: commits(compare.fua) }, Some(compare.range))
-        }
-        NvmCommand::WriteZeroes(zeroes) => {
-            let deallocate = zeroes.deallocate && support.deallocates();
-            let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate };
-            (kind, Some(zeroes.range))
-        }
-        NvmCommand::Flush(_) => (IoKind::Flush, None),
-        NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
-            (IoKind::Deallocate, None)
-        }
-        // Dataset Management attributes other than Deallocate are hints, which are ignored.
-        NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
-    })
+/// What an I/O command asks of a namespace.
+struct IoPlan {
+    kind: IoKind,
+    range: Option<LbaRange>,
+    data: PlannedData,
 }
 
+/// Data that an I/O command moves.
+enum PlannedData {
+    /// The blocks of its range.
+    Range(DataDirection),
+    Other(DataTransfer),
+}
+
+impl IoPlan {
+    /// Returns what a command asks of a namespace. `Err` is the outcome of a command with nothing
+    /// to do.
+    #[inline]
+    fn new(
+        support: Support,
+        namespace: &Namespace,
+        command: NvmCommand,
+    ) -> Result<Self, CommandOutcome> {
+        let to_host = PlannedData::Range(DataDirection::ControllerToHost);
+        let from_host = PlannedData::Range(DataDirection::HostToController);
+        let none = PlannedData::Other(DataTransfer::NONE);
+        // A read-only medium has no unwritten data to flush.
+        let commits = |fua: bool| fua && namespace.writable;
+        let (kind, range, data) = match command {
+            NvmCommand::Read(read) if namespace.reads_zeros => {
+                (IoKind::ReadZeros, Some(read.range), to_host)
+            }
+            NvmCommand::Read(read) => {
+                (IoKind::Read { fua: commits(read.fua) }, Some(read.range), to_host)
+            }
+            NvmCommand::Write(write) => {
+                (IoKind::Write { fua: write.fua }, Some(write.range), from_host)
+            }
+            NvmCommand::Compare(compare) => {
+                (IoKind::Compare { fua: commits(compare.fua) }, Some(compare.range), from_host)
+            }
+            NvmCommand::WriteZeroes(zeroes) => {
+                let deallocate = zeroes.deallocate && support.deallocates();
+                let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate };
+                (kind, Some(zeroes.range), none)
+            }
+            NvmCommand::Flush(_) => (IoKind::Flush, None, none),
+            NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
+                let list = PlannedData::Other(command.transfer(namespace.lba_bytes()));
+                (IoKind::Deallocate, None, list)
+            }
+            // Dataset Management attributes other than Deallocate are hints, which are ignored.
+            NvmCommand::DatasetManagement(_) => return Err(CommandOutcome::SUCCESS),
+        };
+        Ok(Self { kind, range, data })
+    }
+}
+
+#[inline]
 fn bytes_of(namespace: &Namespace, range: LbaRange) -> Result<(u64, u64), Status> {
     range.check(namespace.size_blocks)?;
     Ok((range.slba << namespace.lba_shift, range.length_bytes(namespace.lba_bytes())))
@@ -295,6 +338,7 @@ pub(super) fn status_of(error: BackendError, kind: IoKind) -> Status {
 }
 
 /// Counts an I/O command that succeeded, by its kind, with the bytes of reads and writes.
+#[inline]
 fn count(counters: &IoCounters, work: &IoWork) {
     match work.kind {
         IoKind::Read { .. } | IoKind::ReadZeros => {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
-use nvme_proto::{Cid, Cntlid, Cqe, Qid};
+use nvme_proto::{Cid, Cntlid, Cqe, Nsid, Qid, Status};
 use rdma::Time;
 
 use super::associations::Associations;
@@ -15,15 +15,19 @@ use super::link::{Lost, QueueLink, QueueMessage};
 use super::queue_auth::QueueAuth;
 use super::stage::Epoch;
 use super::state::Controller;
+use super::support::{Opcodes, Support};
 use crate::backend::BackendError;
+use crate::inventory::ana::AnaStates;
 use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::port::Port;
+use crate::inventory::published::{Exports, ExportsNumber};
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::connection_quota::ConnectionPermit;
 use crate::limits::peer::RemotePeer;
 use crate::limits::{CONNECT_TIMEOUT, ENABLE_TIMEOUT, KNOWN_SUCCESSORS};
 use crate::metrics::io_counters::{CoreIoCounters, CoreIoStats};
+use crate::metrics::latency::Latency;
 
 /// Parameters of a connection that the transport has accepted.
 #[derive(Debug)]
@@ -47,21 +51,22 @@ pub struct Accepted {
 /// An NVMe queue. Its owner calls [`Queue::parse`] for each command and [`Queue::completion`] at
 /// its end, [`Queue::poll`] in each turn, and [`Queue::close`] after the connection has ended.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Queue {
-    pub(super) associations: Arc<Associations>,
-    pub(super) port: Arc<Port>,
-    pub(super) qid: Qid,
-    pub(super) peer: RemotePeer,
     pub(super) link: Arc<QueueLink>,
-    io_stats: Arc<CoreIoStats>,
     /// I/O counters of the subsystem of the last Connect; those for unconnected queues before.
     pub(super) counters: CoreIoCounters,
-    /// Number of failed commands that are not yet counted against the peer.
-    pub(super) failed: u64,
-    pub(super) state: QueueState,
+    pub(super) qid: Qid,
     /// Size of the submission queue in entries: as negotiated, then as requested by Connect.
     pub(super) entries: u16,
     head: Head,
+    pub(super) state: QueueState,
+    /// Number of failed commands that are not yet counted against the peer.
+    pub(super) failed: u64,
+    pub(super) associations: Arc<Associations>,
+    pub(super) port: Arc<Port>,
+    io_stats: Arc<CoreIoStats>,
+    pub(super) peer: RemotePeer,
 }
 
 /// State of a queue, which decides which commands it accepts.
@@ -80,16 +85,21 @@ pub(super) enum QueueState {
 
 /// Part of a queue in its association, since its Connect succeeded.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Membership {
     pub(super) controller: Arc<Controller>,
+    /// Epoch in which the queue joined; its commands are refused in later ones (I/O queues only).
+    pub(super) epoch: Epoch,
+    /// Limits of the controller for each I/O command, which never change.
+    pub(super) terms: IoTerms,
+    /// Namespace of the last I/O command.
+    last: Option<UsedNamespace>,
     /// Permit that counts the connection; `None` for a discovery controller.
     _place: Option<Box<ConnectionPermit>>,
     /// Start of the current Keep Alive interval (admin queue only).
     pub(super) interval_start: Time,
     /// Time since which the controller is not enabled; `None` while it is (admin queue only).
     pub(super) disabled_since: Option<Time>,
-    /// Epoch in which the queue joined; its commands are refused in later ones (I/O queues only).
-    pub(super) epoch: Epoch,
     /// Namespaces with a reused NSID that the host has identified (a cache of the controller's
     /// set).
     known: Vec<NamespaceIndex>,
@@ -99,10 +109,65 @@ pub(super) struct Membership {
     pub(super) auth: Option<Box<QueueAuth>>,
 }
 
+/// What a controller allows in I/O commands: a copy, which is nearer than the controller.
+#[derive(Debug)]
+pub(super) struct IoTerms {
+    pub(super) ana: Arc<AnaStates>,
+    pub(super) opcodes: Opcodes,
+    pub(super) support: Support,
+    pub(super) max_transfer_bytes: u32,
+}
+
+/// Namespace that the host of a queue may use, in one generation of the exports.
+#[derive(Clone, Copy, Debug)]
+struct UsedNamespace {
+    generation: ExportsNumber,
+    nsid: Nsid,
+    slot: u32,
+}
+
 impl Membership {
+    /// Returns the namespace with an NSID, if the host may use it.
+    ///
+    /// # Errors
+    /// Invalid Namespace or Format, if it may not.
+    #[inline]
+    pub(super) fn namespace<'a>(
+        &mut self,
+        exports: &'a Exports,
+        nsid: Nsid,
+    ) -> Result<&'a Namespace, Status> {
+        if let Some(last) = self.last
+            && last.nsid == nsid
+            && last.generation == exports.generation()
+            && let Some(namespace) = exports.in_slot(last.slot)
+        {
+            return Ok(namespace);
+        }
+        self.find_namespace(exports, nsid)
+    }
+
+    #[cold]
+    fn find_namespace<'a>(
+        &mut self,
+        exports: &'a Exports,
+        nsid: Nsid,
+    ) -> Result<&'a Namespace, Status> {
+        let of = self.controller.subsystem();
+        let found = of.and_then(|subsystem| exports.list(subsystem.index).get(nsid));
+        let found = found.filter(|namespace| namespace.is_visible_to(&self.controller.host));
+        let namespace = found.ok_or(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr())?;
+        if namespace.takes_over && !self.knows(namespace) {
+            return Err(Status::INVALID_NAMESPACE_OR_FORMAT.with_dnr());
+        }
+        let (generation, slot) = (exports.generation(), namespace.index.slot);
+        self.last = Some(UsedNamespace { generation, nsid, slot });
+        Ok(namespace)
+    }
+
     /// Whether the host knows this namespace, whose NSID belonged to another namespace before.
     /// Takes the controller's lock only for the first command.
-    pub(super) fn knows(&mut self, namespace: &Namespace) -> bool {
+    fn knows(&mut self, namespace: &Namespace) -> bool {
         if self.known.contains(&namespace.index) {
             return true;
         }
@@ -305,12 +370,12 @@ impl Queue {
         };
     }
 
-    /// Counts the duration of a successful Read or Write, in nanoseconds.
+    /// Counts the duration of a successful Read or Write.
     #[inline]
-    pub(crate) fn count_latency(&self, work: &IoWork, latency_nanos: u64) {
+    pub(crate) fn count_latency(&self, work: &IoWork, latency: Latency) {
         match work.kind {
-            IoKind::Read { .. } | IoKind::ReadZeros => self.counters.reads.count(latency_nanos),
-            IoKind::Write { .. } => self.counters.writes.count(latency_nanos),
+            IoKind::Read { .. } | IoKind::ReadZeros => self.counters.reads.count(latency),
+            IoKind::Write { .. } => self.counters.writes.count(latency),
             _ => {}
         }
     }
@@ -336,10 +401,18 @@ impl Queue {
         if !is_live {
             self.link.set_auth_state(QueueAuthState::Negotiating);
         }
+        let terms = IoTerms {
+            ana: Arc::clone(&controller.ana),
+            opcodes: controller.io_opcodes,
+            support: controller.support,
+            max_transfer_bytes: controller.limits.max_transfer_bytes,
+        };
         let membership = Membership {
             controller,
-            _place: place.map(Box::new),
             epoch,
+            terms,
+            last: None,
+            _place: place.map(Box::new),
             known: Vec::new(),
             interval_start: now,
             disabled_since: Some(now),

@@ -34,6 +34,7 @@ use crate::inventory::index::NamespaceIndex;
 use crate::inventory::published::{CoreExports, ExportsNumber};
 use crate::limits::peer::PeerOrigin;
 use crate::metrics::io_counters::{CoreIoStats, CoreNamespaceIo};
+use crate::metrics::latency::Latency;
 use crate::storage::{Storage, Submitted};
 
 /// Buffers of one core, and the requests that wait for one.
@@ -164,11 +165,12 @@ impl CoreContext {
     }
 
     /// Counts an I/O command that has ended; true if it is to be logged (a slow one) or traced.
-    pub(crate) fn count_io(&mut self, work: &IoWork, latency_nanos: u64, succeeded: bool) -> bool {
+    #[inline]
+    pub(crate) fn count_io(&mut self, work: &IoWork, latency: Latency, succeeded: bool) -> bool {
         let Self { namespace_io, exports, .. } = self;
         let open = || exports.namespace(work.namespace).map(|namespace| namespace.io.open());
-        namespace_io.count(work, latency_nanos, succeeded, open);
-        latency_nanos >= self.told_nanos
+        namespace_io.count(work, latency, succeeded, open);
+        latency.nanos >= self.told_nanos
     }
 
     /// Starts an operation of a request on a namespace's medium, unless the namespace was removed.

@@ -19,7 +19,7 @@ use crate::driver::devices::{Acceptors, Devices};
 use crate::driver::idle_polling::IdlePolling;
 use crate::driver::turn_mark::{TurnMark, TurnWatch};
 use crate::limits::STORAGE_GRACE;
-use crate::metrics::latency::{LatencyCounters, LatencyStats};
+use crate::metrics::latency::{Latency, LatencyCounters, LatencyStats};
 use crate::poll_group::{PollGroup, PollGroupBuilder, PollGroupStats, StopRequest, Turn};
 use crate::storage::{BufferRegistration, Uring, UringError};
 use crate::transport::{AcceptorStats, Stop};
@@ -337,7 +337,8 @@ fn run_group(
         mark.begin_turn();
         let now = clock.now();
         if let Some(last) = last.take() {
-            turns.count(now.as_nanos().saturating_sub(last.as_nanos()));
+            let nanos = now.as_nanos().saturating_sub(last.as_nanos());
+            turns.count(Latency::from_nanos(nanos));
         }
         let turn = group.turn(now);
         if mailbox.is_asked() {

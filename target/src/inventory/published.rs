@@ -228,6 +228,12 @@ impl Exports {
         (found.index == index).then_some(found)
     }
 
+    /// Namespace in a slot, which the caller has found in this generation.
+    #[inline]
+    pub(crate) fn in_slot(&self, slot: u32) -> Option<&Namespace> {
+        self.slots.get(slot as usize)?.as_deref()
+    }
+
     /// Namespaces of a subsystem; empty if it was removed.
     pub(crate) fn list(&self, subsystem: SubsystemIndex) -> &Arc<ExportedList> {
         let found = self.lists.get(subsystem.slot as usize);

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crossbeam::utils::CachePadded;
 use serde::Serialize;
 
-use super::latency::{LatencyCounters, LatencyStats};
+use super::latency::{Latency, LatencyCounters, LatencyStats};
 use crate::controller::{IoKind, IoWork};
 use crate::inventory::index::{NamespaceIndex, SubsystemIndex};
 
@@ -226,7 +226,8 @@ pub(crate) struct CoreNamespaceIo(Vec<Option<(NamespaceIndex, Arc<NamespaceIo>)>
 
 impl NamespaceIo {
     /// Counts a completed command. Latencies are kept for successful Read and Write only.
-    fn count(&self, work: &IoWork, latency_nanos: u64, succeeded: bool) {
+    #[inline]
+    fn count(&self, work: &IoWork, latency: Latency, succeeded: bool) {
         let counters = &self.counters;
         if !succeeded {
             return counters.failed.add(1);
@@ -235,12 +236,12 @@ impl NamespaceIo {
             IoKind::Read { .. } | IoKind::ReadZeros => {
                 counters.reads.add(1);
                 counters.read_bytes.add(work.length_bytes);
-                self.reads.count(latency_nanos);
+                self.reads.count(latency);
             }
             IoKind::Write { .. } => {
                 counters.writes.add(1);
                 counters.written_bytes.add(work.length_bytes);
-                self.writes.count(latency_nanos);
+                self.writes.count(latency);
             }
             IoKind::Flush => counters.flushes.add(1),
             IoKind::WriteZeroes { .. } => counters.write_zeroes.add(1),
@@ -253,24 +254,25 @@ impl NamespaceIo {
 impl CoreNamespaceIo {
     /// Counts a completed command. `open` returns the counters of its namespace for this core; it
     /// is called only for the core's first command to that namespace.
+    #[inline]
     pub(crate) fn count(
         &mut self,
         work: &IoWork,
-        latency_nanos: u64,
+        latency: Latency,
         succeeded: bool,
         open: impl FnOnce() -> Option<Arc<NamespaceIo>>,
     ) {
         let slot = work.namespace.slot as usize;
         let known = self.0.get(slot).and_then(Option::as_ref);
         if let Some((_, io)) = known.filter(|(index, _)| *index == work.namespace) {
-            return io.count(work, latency_nanos, succeeded);
+            return io.count(work, latency, succeeded);
         }
         let Some(io) = open() else { return };
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
         let (_, io) = self.0[slot].insert((work.namespace, io));
-        io.count(work, latency_nanos, succeeded);
+        io.count(work, latency, succeeded);
     }
 }
 

@@ -10,6 +10,13 @@ use super::io_counters::Counter;
 const BOUNDED: usize = 48;
 const ALL: usize = BOUNDED + 1;
 
+/// Latency of a command, with the bucket that counts it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Latency {
+    pub(crate) nanos: u64,
+    bucket: usize,
+}
+
 /// Histogram that one core writes and any thread reads.
 #[derive(Debug)]
 pub(crate) struct LatencyCounters {
@@ -36,11 +43,18 @@ impl Default for LatencyStats {
     }
 }
 
+impl Latency {
+    #[inline]
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self { nanos, bucket: bucket_of(nanos) }
+    }
+}
+
 impl LatencyCounters {
     #[inline]
-    pub(crate) fn count(&self, nanos: u64) {
-        self.buckets[bucket_of(nanos)].add(1);
-        self.sum_nanos.add(nanos);
+    pub(crate) fn count(&self, latency: Latency) {
+        self.buckets[latency.bucket].add(1);
+        self.sum_nanos.add(latency.nanos);
     }
 
     pub(crate) fn snapshot(&self) -> LatencyStats {
@@ -117,7 +131,7 @@ mod tests {
     fn counts_are_cumulative() {
         let counters = LatencyCounters::default();
         for micros in [1, 3, 3, 1 << 30] {
-            counters.count(micros * 1000);
+            counters.count(Latency::from_nanos(micros * 1000));
         }
         let mut stats = counters.snapshot();
         stats += stats;

@@ -48,6 +48,7 @@ mod tests {
     use nvme_proto::Nsid;
 
     use super::super::io_counters::CoreNamespaceIo;
+    use super::super::latency::Latency;
     use super::*;
     use crate::controller::{IoKind, IoWork};
     use crate::inventory::index::NamespaceIndex;
@@ -68,7 +69,7 @@ mod tests {
     fn cores_count_for_themselves_and_are_summed() {
         let list = NamespaceIoList::default();
         assert!(list.stats().is_none());
-        let time = 10_000;
+        let time = Latency::from_nanos(10_000);
         for _ in 0..2 {
             let mut core = CoreNamespaceIo::default();
             core.count(&work(3, 7, IoKind::ReadZeros), time, true, || Some(list.open()));
@@ -92,10 +93,10 @@ mod tests {
     #[test]
     fn a_slot_that_is_used_again_has_new_counters() {
         let [first, second] = [(); 2].map(|()| NamespaceIoList::default());
-        let mut core = CoreNamespaceIo::default();
-        core.count(&work(0, 0, IoKind::Flush), 0, true, || Some(first.open()));
-        core.count(&work(0, 1, IoKind::Flush), 0, true, || Some(second.open()));
-        core.count(&work(0, 2, IoKind::Flush), 0, true, || None);
+        let (mut core, none) = (CoreNamespaceIo::default(), Latency::from_nanos(0));
+        core.count(&work(0, 0, IoKind::Flush), none, true, || Some(first.open()));
+        core.count(&work(0, 1, IoKind::Flush), none, true, || Some(second.open()));
+        core.count(&work(0, 2, IoKind::Flush), none, true, || None);
         for list in [first, second] {
             assert_eq!(list.stats().map(|stats| stats.counters.flushes), Some(1));
         }

@@ -5,6 +5,11 @@
 //! empty` makes only the provider calls of as many reads, in a loop. The difference of their
 //! instruction counts, measured by callgrind, is the cost of the target. The first prints the
 //! number of allocations for the reads, after a warm-up.
+//!
+//! `feedrail-bench-logic READS hosts HOSTS` serves the reads to so many hosts in turn.
+//! `feedrail-bench-logic SECONDS idle HOSTS` connects that many hosts, each with an admin queue and
+//! an I/O queue, and lets so many seconds of virtual time pass, in which each host sends a Keep
+//! Alive after every half of its Keep Alive Timeout and nothing else.
 
 mod allocations;
 mod provider;
@@ -21,9 +26,10 @@ use feedrail_target::stepped::Inline;
 use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::OpenPurpose;
 use feedrail_target::stepped::Stepped;
+use feedrail_target::stepped::Turn;
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
 use nvme_proto::registers::{Cc, Property};
-use nvme_proto::{Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};
+use nvme_proto::{AdminCommand, Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};
 use rdma::Time;
 
 use crate::provider::{InProcess, InProcessDevice};
@@ -32,28 +38,38 @@ use crate::wire::{ADMIN, IO, LoopbackWire, QUEUE_ENTRIES};
 const NQN: &str = "nqn.2026-01.org.example:logic";
 const HOST_NQN: &str = "nqn.2026-01.org.example:host";
 const WARM_UP_READS: u64 = 1000;
+const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Turns of the target after which an expected event counts as missing.
 const TURNS_MAX: u32 = 100_000;
 
 fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
-    let reads: u64 = arguments.next().context("how many reads?")?.parse()?;
+    let count: u64 = arguments.next().context("how many?")?.parse()?;
     match arguments.next().as_deref() {
-        None => serve(reads),
+        None => serve(count, 1),
         Some("empty") => {
-            provider::loop_alone(reads);
+            provider::loop_alone(count);
             Ok(())
         }
-        Some(other) => anyhow::bail!("{other}: only `empty` is known"),
+        Some("hosts") => serve(count, hosts(arguments.next())?),
+        Some("idle") => idle(count, hosts(arguments.next())?),
+        Some(other) => anyhow::bail!("{other}: only `empty`, `hosts` and `idle` are known"),
     }
 }
 
-fn serve(reads: u64) -> Result<()> {
-    let mut world = LogicWorld::new()?;
-    world.connect()?;
-    world.read(WARM_UP_READS)?;
+fn hosts(argument: Option<String>) -> Result<usize> {
+    Ok(argument.context("how many hosts?")?.parse()?)
+}
+
+fn idle(seconds: u64, hosts: usize) -> Result<()> {
+    LogicWorld::with_hosts(hosts)?.idle(seconds, hosts)
+}
+
+fn serve(reads: u64, hosts: usize) -> Result<()> {
+    let mut world = LogicWorld::with_hosts(hosts)?;
+    world.read(WARM_UP_READS.max(4 * hosts as u64), hosts)?;
     let before = allocations::count();
-    world.read(reads)?;
+    world.read(reads, hosts)?;
     println!("{}", allocations::count() - before);
     Ok(())
 }
@@ -70,7 +86,8 @@ impl LogicWorld {
         let wire = Arc::new(LoopbackWire::default());
         let device = InProcessDevice::new(Arc::clone(&wire));
         let text = format!(
-            "provider = \"soft\"\ncores = 1\n[[port]]\naddress = \"{}:4420\"\n\
+            "provider = \"soft\"\ncores = 1\n[limits]\nconnections = 10000\n\
+             [[port]]\naddress = \"{}:4420\"\n\
              [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
              [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = \"1GiB\"\n",
             provider::ADDRESS
@@ -83,16 +100,55 @@ impl LogicWorld {
         Ok(Self { wire, target, now: Time::from_nanos(1) })
     }
 
-    /// Connects an admin queue, enables the controller, and connects an I/O queue.
-    fn connect(&mut self) -> Result<()> {
-        self.wire.request_connection(ADMIN, 32);
-        let cntlid = self.command(ADMIN, &connect(ADMIN, Cntlid::DYNAMIC, 32)?)?;
+    /// Creates a target to which this many hosts are connected.
+    fn with_hosts(hosts: usize) -> Result<Self> {
+        let mut world = Self::new()?;
+        (0..hosts).try_for_each(|host| world.connect(host))?;
+        Ok(world)
+    }
+
+    /// Connects an admin queue of a host, enables the controller, and connects an I/O queue.
+    fn connect(&mut self, host: usize) -> Result<()> {
+        let [admin, io] = [ADMIN, IO].map(|queue| queue + 2 * host);
+        self.wire.request_connection(admin, 32);
+        let cntlid = self.command(admin, &connect(admin, Cntlid::DYNAMIC, 32)?)?;
         let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
         let size = PropertySize::FourBytes;
         let set = PropertySet { property: Property::CC, size, value: cc.into_bits().into() };
-        self.command(ADMIN, &set.to_sqe())?;
-        self.wire.request_connection(IO, QUEUE_ENTRIES);
-        self.command(IO, &connect(IO, Cntlid(cntlid as u16), QUEUE_ENTRIES)?)?;
+        self.command(admin, &set.to_sqe())?;
+        self.wire.request_connection(io, QUEUE_ENTRIES);
+        self.command(io, &connect(io, Cntlid(cntlid as u16), QUEUE_ENTRIES)?)?;
+        Ok(())
+    }
+
+    /// Lets time pass. The target gets a turn when a command arrives and when it has asked for one,
+    /// until it may sleep.
+    fn idle(&mut self, seconds: u64, hosts: usize) -> Result<()> {
+        let end = self.now + Duration::from_secs(seconds);
+        let interval = KEEP_ALIVE_TIMEOUT / 2 / u32::try_from(hosts)?;
+        let keep_alive = AdminCommand::KeepAlive.to_sqe().with_cid(Cid(2));
+        let (mut next_command, mut host) = (self.now + interval, 0);
+        let mut answered = 0;
+        while self.now < end {
+            if self.now >= next_command {
+                self.wire.send(ADMIN + 2 * host, keep_alive);
+                (next_command, host) = (next_command + interval, (host + 1) % hosts);
+            }
+            let due = loop {
+                match self.target.turn(self.now) {
+                    Turn::Busy => {}
+                    Turn::SleepUntil(due) => break due,
+                }
+            };
+            while let Some(cqe) = self.wire.response() {
+                ensure!(cqe.status().is_success(), "{cqe:?}");
+                answered += 1;
+            }
+            let later = self.now + Duration::from_nanos(1);
+            self.now = due.into_iter().chain([next_command]).min().unwrap_or(end).max(later);
+        }
+        ensure!(self.target.connections() == 2 * hosts as u64, "connections were lost");
+        println!("{answered}");
         Ok(())
     }
 
@@ -109,8 +165,8 @@ impl LogicWorld {
         anyhow::bail!("a command was not answered")
     }
 
-    fn read(&mut self, reads: u64) -> Result<()> {
-        self.wire.ask_for_reads(reads);
+    fn read(&mut self, reads: u64, hosts: usize) -> Result<()> {
+        self.wire.ask_for_reads(reads, hosts);
         let turns_max = u64::from(TURNS_MAX) + reads;
         for _ in 0..turns_max {
             self.turn();
@@ -129,14 +185,17 @@ impl LogicWorld {
 
 /// Creates a Connect command. Its data is leaked, since the target fetches it later.
 fn connect(queue: usize, cntlid: Cntlid, entries: u16) -> Result<Sqe> {
-    let (nqn, host): (Nqn, Nqn) = (NQN.parse()?, HOST_NQN.parse()?);
-    let data = ConnectData::new(HostId([7; 16]), cntlid, nqn, HostNqn(host));
+    let number = queue as u32 / 2;
+    let (nqn, host): (Nqn, Nqn) = (NQN.parse()?, format!("{HOST_NQN}{number}").parse()?);
+    let mut id = [7; 16];
+    id[..4].copy_from_slice(&number.to_le_bytes());
+    let data = ConnectData::new(HostId(id), cntlid, nqn, HostNqn(host));
     let data: &'static [u8] = Box::leak(data.as_bytes().to_vec().into_boxed_slice());
     let connect = Connect {
-        qid: Qid(queue as u16),
+        qid: Qid((queue % 2) as u16),
         queue_entries: entries.into(),
         attributes: ConnectAttributes::new(),
-        keep_alive_timeout_ms: 0,
+        keep_alive_timeout_ms: KEEP_ALIVE_TIMEOUT.as_millis() as u32,
     };
     let address = data.as_ptr().expose_provenance() as u64;
     let length = data.len() as u32;

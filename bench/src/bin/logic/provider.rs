@@ -14,7 +14,7 @@ use rdma::{
     Wc, WcOpcode,
 };
 
-use crate::wire::{IO, LISTENER, LoopbackWire};
+use crate::wire::{IO, LISTENER, LoopbackWire, QUEUE_ENTRIES};
 
 /// IP address of the only device.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -234,6 +234,7 @@ impl ConnectionManager<InProcess> for InProcessCm {
 /// Makes the provider calls that a target makes for as many reads, and does nothing else.
 pub(crate) fn loop_alone(reads: u64) {
     let wire = Arc::new(LoopbackWire::default());
+    wire.request_connection(IO, QUEUE_ENTRIES);
     let mut group = InProcessGroup(Arc::clone(&wire));
     let memory = Box::leak(vec![0_u8; BATCH * 64].into_boxed_slice()).as_mut_ptr();
     let base = memory.expose_provenance() as u64;
@@ -243,7 +244,7 @@ pub(crate) fn loop_alone(reads: u64) {
         // SAFETY: leaked memory, which nothing else uses.
         let _ = unsafe { group.push_recv(qp, &RecvWr { wr_id: index, sges: &sges(index) }) };
     }
-    wire.ask_for_reads(reads);
+    wire.ask_for_reads(reads, 1);
     let mut completions = [Wc::default(); BATCH];
     while !wire.all_read() {
         let count = group.poll(Time::ZERO, &mut completions);

@@ -16,10 +16,11 @@ use rdma::{
     CmEvent, ConnId, ConnParams, Op, PrivateData, RecvWr, SendFlags, SendWr, Wc, WcOpcode, WcStatus,
 };
 
-/// Numbers of the two queue pairs, equal to their queue identifiers.
+/// Numbers of the first host's two queue pairs, equal to their queue identifiers. Those of host `n`
+/// are `2 * n` higher.
 pub(crate) const ADMIN: usize = 0;
 pub(crate) const IO: usize = 1;
-pub(crate) const LISTENER: ConnId = ConnId(100);
+pub(crate) const LISTENER: ConnId = ConnId(u64::MAX);
 pub(crate) const QUEUE_ENTRIES: u16 = 33;
 /// Number of Read commands in flight.
 const DEPTH: usize = 32;
@@ -35,9 +36,13 @@ pub(crate) struct LoopbackWire(Mutex<LoopbackState>);
 #[derive(Default)]
 pub(crate) struct LoopbackState {
     events: VecDeque<CmEvent>,
-    queues: [LoopbackQueue; 2],
+    queues: Vec<LoopbackQueue>,
+    /// Queues with commands that have not arrived at the target.
+    sending: VecDeque<usize>,
     completions: VecDeque<Wc>,
     responses: VecDeque<Cqe>,
+    /// Number of hosts that read, in turn.
+    readers: usize,
     /// Number of reads that are still to be sent, and number of those in flight.
     reads_left: u64,
     in_flight: usize,
@@ -57,7 +62,8 @@ impl LoopbackWire {
 
     /// Queues the host's request for a connection.
     pub(crate) fn request_connection(&self, queue: usize, entries: u16) {
-        let request = ConnectRequest::new(Qid(queue as u16), Cntlid(0), entries, entries.into());
+        let qid = Qid((queue % 2) as u16);
+        let request = ConnectRequest::new(qid, Cntlid(0), entries, entries.into());
         let private_data = PrivateData::new(request.as_bytes()).unwrap_or(PrivateData::EMPTY);
         let params = ConnParams {
             responder_resources: 4,
@@ -66,11 +72,16 @@ impl LoopbackWire {
             rnr_retry_count: 7,
             private_data,
         };
-        let peer = SocketAddr::from(([10, 0, 0, 2], 4791));
+        let [.., high, low] = (queue as u32 / 2).to_be_bytes();
+        let peer = SocketAddr::from(([10, 1, high, low], 4791));
         let conn = ConnId(queue as u64);
         let event =
             CmEvent::ConnectRequest { listener: LISTENER, conn, params, peer, process: None };
-        self.lock().events.push_back(event);
+        let mut state = self.lock();
+        if state.queues.len() <= queue {
+            state.queues.resize_with(queue + 1, LoopbackQueue::default);
+        }
+        state.events.push_back(event);
     }
 
     /// Establishes a connection that the target has accepted.
@@ -84,7 +95,9 @@ impl LoopbackWire {
 
     /// Queues a command of the host.
     pub(crate) fn send(&self, queue: usize, sqe: Sqe) {
-        self.lock().queues[queue].commands.push_back(sqe);
+        let mut state = self.lock();
+        state.queues[queue].commands.push_back(sqe);
+        state.sending.push_back(queue);
     }
 
     /// Returns the next completion that the target has sent.
@@ -92,9 +105,10 @@ impl LoopbackWire {
         self.lock().responses.pop_front()
     }
 
-    /// Makes the host send this many reads, with a fixed number in flight.
-    pub(crate) fn ask_for_reads(&self, reads: u64) {
-        self.lock().reads_left = reads;
+    /// Makes the first `readers` hosts send this many reads in all, with a fixed number in flight.
+    pub(crate) fn ask_for_reads(&self, reads: u64, readers: usize) {
+        let mut state = self.lock();
+        (state.reads_left, state.readers) = (reads, readers);
     }
 
     pub(crate) fn all_read(&self) -> bool {
@@ -135,7 +149,7 @@ impl LoopbackState {
     }
 
     fn take_response(&mut self, queue: usize, address: u64) {
-        if queue == IO && self.in_flight > 0 {
+        if queue % 2 == IO && self.in_flight > 0 {
             self.in_flight -= 1;
             return;
         }
@@ -161,20 +175,23 @@ impl LoopbackState {
         if let Some(wc) = self.completions.pop_front() {
             return Some(wc);
         }
-        for queue in [ADMIN, IO] {
+        if let Some(queue) = self.sending.pop_front() {
             if !self.queues[queue].receives.is_empty()
                 && let Some(sqe) = self.queues[queue].commands.pop_front()
             {
                 return self.receive(queue, &sqe);
             }
+            self.sending.push_back(queue);
+            return None;
         }
         if self.reads_left == 0 || self.in_flight == DEPTH {
             return None;
         }
-        let cid = Cid(self.reads_left as u16 & 0x3FF);
+        let cid = Cid((self.reads_left / self.readers as u64) as u16 & 0x3FF);
         let sgl = Sgl::Keyed { address: 4096, length: BLOCKS * 512, key: 1, invalidate: false };
         let read = NvmCommand::Read(Io::new(Nsid(1), self.reads_left % 1000 * 8, BLOCKS));
-        let wc = self.receive(IO, &read.to_sqe().with_data(sgl).with_cid(cid))?;
+        let queue = IO + 2 * (self.reads_left as usize % self.readers);
+        let wc = self.receive(queue, &read.to_sqe().with_data(sgl).with_cid(cid))?;
         self.reads_left -= 1;
         self.in_flight += 1;
         Some(wc)

@@ -5,6 +5,7 @@ mod connect;
 mod discovery;
 mod hostile;
 mod io;
+mod keep_alive;
 mod life;
 mod namespaces;
 mod protection;

@@ -169,8 +169,15 @@ impl<P: Provider> Area<P> {
 /// Registered mapping: in-capsule data and a submission queue entry for each receive, then a
 /// completion queue entry for each request slot.
 struct AreaPart<P: Provider> {
-    memory: Registered<P, Mapping>,
     layout: AreaLayout,
+    /// Local key (lkey) of the mapping.
+    lkey: u32,
+    /// Distance in bytes between the in-capsule data of successive receives.
+    stride: usize,
+    /// Offsets in bytes of the submission and the completion queue entries.
+    sqes_at: usize,
+    cqes_at: usize,
+    memory: Registered<P, Mapping>,
 }
 
 impl<P: Provider> AreaPart<P> {
@@ -182,14 +189,16 @@ impl<P: Provider> AreaPart<P> {
         let memory = Mapping::new(layout.bytes())?;
         let host = Mem::Host { addr: memory.base.as_ptr(), length: memory.length };
         // SAFETY: the place is that of the mapping, and only raw accesses reach it.
-        let memory = unsafe { Registered::new(device, memory, host, Access::LOCAL_WRITE) }?;
-        Ok(Self { memory, layout })
+        let memory = unsafe { Registered::<P, _>::new(device, memory, host, Access::LOCAL_WRITE) }?;
+        let (stride, lkey) = (layout.stride(), memory.region().lkey());
+        let (sqes_at, cqes_at) = (layout.sqes_at(), layout.cqes_at());
+        Ok(Self { layout, lkey, stride, sqes_at, cqes_at, memory })
     }
 
     /// Returns the scatter list of a receive (the entry, then data on a separate page) and its
     /// length.
     fn receive_sges(&self, receive: Receive) -> ([Sge; 2], usize) {
-        let lkey = self.memory.region().lkey();
+        let lkey = self.lkey;
         let entry = Sge { addr: self.sqe(receive) as u64, length: SQE_BYTES as u32, lkey };
         let data = Sge { addr: self.data(receive) as u64, length: self.layout.in_capsule, lkey };
         ([entry, data], if self.layout.in_capsule == 0 { 1 } else { 2 })
@@ -204,11 +213,11 @@ impl<P: Provider> AreaPart<P> {
 
     /// Writes the response of a slot and returns its scatter/gather element.
     fn set_response(&mut self, slot: SlotId, response: &Cqe) -> Sge {
-        let at = self.at(self.layout.cqes_at(), slot.0, self.layout.slots, CQE_BYTES);
+        let at = self.at(self.cqes_at, slot.0, self.layout.slots, CQE_BYTES);
         let bytes = response.as_bytes();
         // SAFETY: in bounds; the slot's former response was sent, or it would not be free.
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), at, CQE_BYTES) };
-        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.memory.region().lkey() }
+        Sge { addr: at as u64, length: CQE_BYTES as u32, lkey: self.lkey }
     }
 
     /// Returns in-capsule data of a capsule that has arrived; `offset` and `length` in bytes.
@@ -244,11 +253,11 @@ impl<P: Provider> AreaPart<P> {
     }
 
     fn data(&self, receive: Receive) -> *mut u8 {
-        self.at(0, receive.0, self.layout.receives, self.layout.stride())
+        self.at(0, receive.0, self.layout.receives, self.stride)
     }
 
     fn sqe(&self, receive: Receive) -> *mut u8 {
-        self.at(self.layout.sqes_at(), receive.0, self.layout.receives, SQE_BYTES)
+        self.at(self.sqes_at, receive.0, self.layout.receives, SQE_BYTES)
     }
 
     fn at(&self, array: usize, index: u32, count: u32, stride: usize) -> *mut u8 {

@@ -17,6 +17,7 @@ use crate::controller::command_trace::{TracePoint, TracedCommand};
 use crate::controller::{CommandOutcome, CommandWork, IoKind, IoWork, ParsedCommand};
 use crate::core_context::pool::Buffer;
 use crate::core_context::{CoreContext, OperationOwner, SlotId};
+use crate::metrics::latency::Latency;
 use crate::storage::Submitted;
 
 impl<P: Provider> Connection<P> {
@@ -38,7 +39,7 @@ impl<P: Provider> Connection<P> {
 
     /// Takes a slot for a new command, if one may begin now.
     fn free_slot(&mut self, context: &mut TurnContext<'_, P>) -> Option<FreeSlot> {
-        let may_begin = self.leaving == Leaving::No
+        let may_begin = matches!(self.leaving, Leaving::No)
             && !context.config.draining
             && !self.waits_for_room(context);
         if may_begin { self.slots.take_free() } else { None }
@@ -85,6 +86,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Locates the data of a command and allocates a buffer if it needs one.
+    #[inline]
     fn place(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -94,13 +96,14 @@ impl<P: Provider> Connection<P> {
         in_capsule: u32,
     ) -> Result<(), Ended> {
         let ParsedCommand { work, transfer } = command;
+        let descriptor = sqe.dptr.parse();
         if context.config.can_invalidate {
-            self.slots.get(permit.slot()).invalidate = invalidated_key(&sqe.dptr);
+            self.slots.get(permit.slot()).invalidate = invalidated_key(&descriptor);
         }
         let Some(transfer) = *transfer else {
             return self.execute(context, permit, work, LocalData::None);
         };
-        let host = match locate(&sqe.dptr, transfer, in_capsule) {
+        let host = match locate(descriptor, transfer, in_capsule) {
             Ok(host) => host,
             Err(status) => {
                 self.refuse(context, permit, work, status, None);
@@ -243,7 +246,7 @@ impl<P: Provider> Connection<P> {
             };
             // SAFETY: the buffer stays with its request until this completes or the queue pair is
             // released, and nothing else uses it until then.
-            unsafe { self.push_send(context, &wr) }?;
+            unsafe { self.push_send(context, &wr, from.length) }?;
         }
         Ok(())
     }
@@ -282,6 +285,7 @@ impl<P: Provider> Connection<P> {
         }
     }
 
+    #[inline]
     fn start(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -466,6 +470,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Counts an I/O command that ends with this result, and returns its outcome.
+    #[inline]
     fn end_io(
         &mut self,
         core: &mut CoreContext,
@@ -481,7 +486,8 @@ impl<P: Provider> Connection<P> {
         self.queue.finish_io(permit.cid(), work, result)
     }
 
-    /// Last trace point of an I/O command: counts it, traces it, and logs it if it was slow.
+    /// Last trace point of an I/O command: counts it, and has it traced or logged if needed.
+    #[inline]
     pub(super) fn ended(
         &mut self,
         core: &mut CoreContext,
@@ -490,16 +496,29 @@ impl<P: Provider> Connection<P> {
         ranges_passed: usize,
         succeeded: bool,
     ) {
-        let latency_nanos = core.latency_nanos(self.slots.get(permit.slot()).times.arrived());
+        let arrived = self.slots.get(permit.slot()).times.arrived();
+        let latency = Latency::from_nanos(core.latency_nanos(arrived));
         if succeeded {
-            self.queue.count_latency(work, latency_nanos);
+            self.queue.count_latency(work, latency);
         }
-        if core.count_io(work, latency_nanos, succeeded)
-            && let Some(cntlid) = self.queue.cntlid()
-        {
-            let id = (cntlid, self.queue.qid(), permit.cid());
-            let times = &self.slots.get(permit.slot()).times;
-            core.tell_of(&TracedCommand::new(id, work, times, core.now, succeeded), ranges_passed);
+        if core.count_io(work, latency, succeeded) {
+            self.tell(core, permit, work, ranges_passed, succeeded);
         }
+    }
+
+    /// Traces a command that has ended, and logs it if it was slow.
+    #[cold]
+    fn tell(
+        &mut self,
+        core: &mut CoreContext,
+        permit: &CompletionPermit,
+        work: &IoWork,
+        ranges_passed: usize,
+        succeeded: bool,
+    ) {
+        let Some(cntlid) = self.queue.cntlid() else { return };
+        let id = (cntlid, self.queue.qid(), permit.cid());
+        let times = &self.slots.get(permit.slot()).times;
+        core.tell_of(&TracedCommand::new(id, work, times, core.now, succeeded), ranges_passed);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The host names its data with a single SGL descriptor (NVMe RDMA transport, SGL support).
 
-use nvme_proto::{Sgl, SglDescriptor, Status};
+use nvme_proto::{Sgl, Status};
 
 use crate::controller::{CommandTransfer, CommandWork, IoKind, TransferDirection};
 use crate::core_context::pool::{Buffer, UNIT_BYTES};
@@ -263,26 +263,26 @@ pub(super) fn medium_at(length: u32) -> u32 {
 
 /// Returns the remote key that the response must invalidate (Send with Invalidate), whether or not
 /// the command succeeds.
-pub(super) fn invalidated_key(descriptor: &SglDescriptor) -> Option<u32> {
-    match descriptor.parse() {
+pub(super) fn invalidated_key(descriptor: &Result<Sgl, Status>) -> Option<u32> {
+    match *descriptor {
         Ok(Sgl::Keyed { key, invalidate: true, length, .. }) if length > 0 => Some(key),
         _ => None,
     }
 }
 
-/// Locates the data of a command that moves data. `received` is the length in bytes of the
-/// in-capsule data that arrived with it.
+/// Locates the data of a command that moves data, by its parsed descriptor. `received` is the
+/// length in bytes of the in-capsule data that arrived with it.
 ///
 /// The length of a descriptor may be more than the command moves, but not less.
 ///
 /// # Errors
 /// The status with which the command fails, for an invalid descriptor.
 pub(super) fn locate(
-    descriptor: &SglDescriptor,
+    descriptor: Result<Sgl, Status>,
     transfer: CommandTransfer,
     received: u32,
 ) -> Result<HostData, Status> {
-    match descriptor.parse()? {
+    match descriptor? {
         Sgl::Keyed { address, length, key, .. } => {
             covers(length, transfer.length_bytes)?;
             let memory = KeyedMemory { address, key, length: transfer.length_bytes };

@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::rdma::{ConnId, Group, Op, Provider, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
+use ::rdma::{ConnId, Group, Provider, QpKey, RecvWr, SendWr, Time, Wc, WcStatus};
 
 pub(super) use self::life::Ended;
 use self::placing::Placing;
@@ -33,49 +33,52 @@ use crate::doorbell::ready_list::ReadyMark;
 use crate::limits::HOST_LEAST_BYTES_PER_SECOND;
 use crate::limits::peer::RemotePeer;
 
-/// Connection in its poll group: one queue pair, one NVMe queue and its requests.
+/// Connection in its poll group: one queue pair, one NVMe queue and its requests. What each read
+/// uses lies together, before the rest: a core that serves many hosts finds little of it in its
+/// caches.
+#[repr(C)]
 pub(super) struct Connection<P: Provider> {
     /// Key of the connection in its transport.
     key: usize,
-    conn: ConnId,
     qp: QpKey,
-    /// Mark by which other threads have the connection looked at.
-    mark: Arc<ReadyMark>,
     /// Number of pauses of the transport when the connection was last used.
     pauses: u32,
-    peer: RemotePeer,
-    /// NVMe queue, which it leaves when the connection ends.
-    queue: Queue,
-    area: Area<P>,
-    slots: Slots,
-    /// Whether Connect has succeeded and the connection has all its receives and slots.
-    is_connected: bool,
-    /// Capsules that wait for a free slot: the receive, and the length of the capsule in bytes.
-    arrived: VecDeque<(Receive, u32)>,
-    /// Accounts in which the buffers that its requests have or wait for are counted.
-    accounts: Accounts,
-    /// Requests whose RDMA READ is not posted yet.
-    to_fetch: VecDeque<SlotId>,
-    /// Requests whose response is not posted yet, until the turn ends or the send queue has room.
-    to_respond: Vec<SlotId>,
-    placing: Placing,
-    /// Whether the connection is in the transport's list of those with responses to send at the end
-    /// of the turn.
-    responses_scheduled: bool,
     /// Number of RDMA READs in flight, at most `max_fetches`, which the host serves concurrently.
     fetches: u32,
     max_fetches: u32,
     /// Number of free entries in the send queue.
     send_entries_left: u32,
+    /// Whether Connect has succeeded and the connection has all its receives and slots.
+    is_connected: bool,
+    /// Whether the connection is in the transport's list of those with responses to send at the end
+    /// of the turn.
+    responses_scheduled: bool,
+    /// Whether the connection is counted in `RdmaTransport::awaiting_sends`.
+    counted_in: bool,
     /// Work requests that the host has not acknowledged yet.
     outstanding: Outstanding,
+    /// Requests whose response is not posted yet, until the turn ends or the send queue has room.
+    to_respond: Vec<SlotId>,
+    placing: Placing,
+    slots: Slots,
+    leaving: Leaving,
+    /// NVMe queue, which it leaves when the connection ends.
+    queue: Queue,
+    area: Area<P>,
+    /// Capsules that wait for a free slot: the receive, and the length of the capsule in bytes.
+    arrived: VecDeque<(Receive, u32)>,
+    /// Requests whose RDMA READ is not posted yet.
+    to_fetch: VecDeque<SlotId>,
+    /// Accounts in which the buffers that its requests have or wait for are counted.
+    accounts: Accounts,
     /// Number of running storage operations, flushes included.
     operations: u32,
     /// Running flushes that the controller requested.
     flushes: Vec<FlushJob>,
-    leaving: Leaving,
-    /// Whether the connection is counted in `RdmaTransport::awaiting_sends`.
-    counted_in: bool,
+    conn: ConnId,
+    /// Mark by which other threads have the connection looked at.
+    mark: Arc<ReadyMark>,
+    peer: RemotePeer,
 }
 
 /// What the transport gives to a new connection.
@@ -319,17 +322,18 @@ impl<P: Provider> Connection<P> {
         unsafe { context.group.push_recv(self.qp, &wr) }.map_err(Ended::Push)
     }
 
-    #[expect(unsafe_code, reason = "lends memory to the device")]
+    /// Posts a work request that moves `bytes` bytes of data.
+    ///
     /// # Safety
     /// The conditions of [`Group::push_send`] hold; the memory belongs to this connection until its
     /// queue pair is released.
+    #[expect(unsafe_code, reason = "lends memory to the device")]
     unsafe fn push_send(
         &mut self,
         context: &mut TurnContext<'_, P>,
         wr: &SendWr<'_>,
+        bytes: u32,
     ) -> Result<(), Ended> {
-        let moves_data = matches!(wr.op, Op::RdmaRead { .. } | Op::RdmaWrite { .. });
-        let bytes = if moves_data { wr.sges.iter().map(|sge| sge.length).sum() } else { 0 };
         if let Some(at) = self.outstanding.posted(context.core.now, bytes) {
             context.look_by(at);
         }
@@ -361,7 +365,7 @@ impl<P: Provider> Connection<P> {
 
     fn awaits_sends(&self) -> bool {
         let waiting = self.fetches > 0
-            || self.leaving != Leaving::No
+            || !matches!(self.leaving, Leaving::No)
             || !self.arrived.is_empty()
             || !self.to_fetch.is_empty()
             || !self.to_respond.is_empty();

@@ -5,7 +5,7 @@ use std::mem;
 use ::rdma::Time;
 use nvme_proto::Cid;
 
-use super::data::{HostData, KeyedMemory, LocalData, ResponseData, StorageStep};
+use super::data::{HostData, KeyedMemory, LocalData, OutgoingData, ResponseData, StorageStep};
 use crate::controller::command_trace::{CommandTimes, TracePoint};
 use crate::controller::{
     AbortRequest, CommandHold, CommandOutcome, CommandWork, ControlWork, IoWork,
@@ -137,9 +137,13 @@ pub(crate) struct DueResponse {
 impl DueResponse {
     /// Send queue entries that it needs: 2 with data, otherwise 1.
     pub(crate) fn send_entries(&self) -> u32 {
-        1 + u32::from(self.data.sent_bytes() > 0)
-            + u32::from(deliberate_bugs::has(Bug::CompleteTwice))
+        send_entries(self.data.sent_bytes())
     }
+}
+
+/// Send queue entries of a response with this many bytes of data.
+fn send_entries(bytes: u32) -> u32 {
+    1 + u32::from(bytes > 0) + u32::from(deliberate_bugs::has(Bug::CompleteTwice))
 }
 
 /// Response that is in the send queue, and what its end returns.
@@ -325,11 +329,16 @@ impl Request {
     }
 
     /// Marks that the response is sent; `None` if none is due.
+    #[inline]
     fn send(&mut self) -> Option<ResponseContent> {
         let RequestStage::AwaitingResponse(due) = &mut self.stage else { return None };
-        let (outcome, send_entries) = (due.outcome, due.send_entries());
-        let bytes = due.data.sent_bytes();
-        let buffer = mem::take(&mut due.data).into_buffer();
+        let outcome = due.outcome;
+        let (buffer, bytes) = match mem::take(&mut due.data) {
+            ResponseData::None(buffer) => (buffer, 0),
+            ResponseData::Buffer(OutgoingData { buffer, to }) => (Some(buffer), to.length),
+            ResponseData::Zeros(to) => (None, to.length),
+        };
+        let send_entries = send_entries(bytes);
         self.stage = RequestStage::Responding(SentResponse { buffer, send_entries, bytes });
         Some(ResponseContent { cid: self.cid, outcome, invalidate: self.invalidate })
     }
@@ -356,10 +365,16 @@ pub(crate) struct Slots {
 struct Unanswered {
     /// First slot of each chain, or `NONE`.
     chains: Box<[u32]>,
-    /// Next slot in the chain of each slot, or `NONE`.
-    following: Box<[u32]>,
-    /// CID of each slot that is in a chain.
-    cids: Box<[Cid]>,
+    links: Box<[UnansweredLink]>,
+}
+
+/// Place of a slot in its chain.
+#[derive(Clone, Copy, Debug)]
+struct UnansweredLink {
+    /// Next slot in the chain, or `NONE`.
+    following: u32,
+    /// CID of the slot's command, if it is in a chain.
+    cid: Cid,
 }
 
 impl Unanswered {
@@ -369,54 +384,61 @@ impl Unanswered {
         let slots = slots as usize;
         // Hosts number their commands from 0, so that chains are short.
         let chains = vec![Self::NONE; slots.next_power_of_two()].into();
-        Self { chains, following: vec![Self::NONE; slots].into(), cids: vec![Cid(0); slots].into() }
+        let link = UnansweredLink { following: Self::NONE, cid: Cid(0) };
+        Self { chains, links: vec![link; slots].into() }
     }
 
     fn find(&self, cid: Cid) -> Option<SlotId> {
         let mut slot = self.chains[self.chain(cid)];
-        while slot != Self::NONE && self.cids[slot as usize] != cid {
-            slot = self.following[slot as usize];
+        while slot != Self::NONE && self.links[slot as usize].cid != cid {
+            slot = self.links[slot as usize].following;
         }
         (slot != Self::NONE).then_some(SlotId(slot))
     }
 
+    #[inline]
     fn add(&mut self, slot: SlotId, cid: Cid) {
-        self.cids[slot.0 as usize] = cid;
-        // Appended, so that `find` returns the oldest of several commands with the same CID.
-        let (last, _) = self.seek(cid, Self::NONE);
-        self.link(cid, last, slot.0);
+        self.links[slot.0 as usize].cid = cid;
+        let chain = self.chain(cid);
+        match self.chains[chain] {
+            Self::NONE => self.chains[chain] = slot.0,
+            // Appended, so that `find` returns the oldest of several commands with the same CID.
+            first => {
+                let last = self.before(first, Self::NONE);
+                self.links[last as usize].following = slot.0;
+            }
+        }
     }
 
     /// Removes a slot from its chain, if it is there.
+    #[inline]
     fn remove(&mut self, slot: SlotId) {
-        let cid = self.cids[slot.0 as usize];
-        let (before, found) = self.seek(cid, slot.0);
-        if found == slot.0 {
-            let following = mem::replace(&mut self.following[found as usize], Self::NONE);
-            self.link(cid, before, following);
+        let UnansweredLink { following, cid } = self.links[slot.0 as usize];
+        let chain = self.chain(cid);
+        match self.chains[chain] {
+            Self::NONE => return,
+            first if first == slot.0 => self.chains[chain] = following,
+            first => match self.before(first, slot.0) {
+                last if self.links[last as usize].following == Self::NONE => return,
+                before => self.links[before as usize].following = following,
+            },
         }
+        self.links[slot.0 as usize].following = Self::NONE;
     }
 
     fn chain(&self, cid: Cid) -> usize {
         usize::from(cid.0) & (self.chains.len() - 1)
     }
 
-    /// Follows the chain of a CID to a slot or to its end. Returns the slot before that position
-    /// and the slot there, each `NONE` if absent.
-    fn seek(&self, cid: Cid, slot: u32) -> (u32, u32) {
-        let (mut before, mut at) = (Self::NONE, self.chains[self.chain(cid)]);
-        while at != slot && at != Self::NONE {
-            (before, at) = (at, self.following[at as usize]);
+    /// Follows a chain from its slot `at`, and returns the slot before `slot`, or the last one.
+    #[cold]
+    fn before(&self, mut at: u32, slot: u32) -> u32 {
+        while self.links[at as usize].following != slot
+            && self.links[at as usize].following != Self::NONE
+        {
+            at = self.links[at as usize].following;
         }
-        (before, at)
-    }
-
-    /// Sets the slot that follows `before`, or the first one of the chain if `before` is `NONE`.
-    fn link(&mut self, cid: Cid, before: u32, following: u32) {
-        match before {
-            Self::NONE => self.chains[self.chain(cid)] = following,
-            slot => self.following[slot as usize] = following,
-        }
+        at
     }
 }
 
@@ -452,6 +474,7 @@ impl Slots {
     }
 
     /// Starts a command in a free slot.
+    #[inline]
     pub(crate) fn begin(
         &mut self,
         FreeSlot(slot): FreeSlot,
@@ -478,6 +501,7 @@ impl Slots {
     }
 
     /// Completes a command: its response is due. Returns its slot.
+    #[inline]
     pub(crate) fn complete(
         &mut self,
         permit: CompletionPermit,
@@ -495,6 +519,7 @@ impl Slots {
 
     /// Marks that the response of a request is sent, so that its CID may be reused; `None` if none
     /// is due.
+    #[inline]
     pub(crate) fn send(&mut self, slot: SlotId) -> Option<ResponseContent> {
         let content = self.get(slot).send()?;
         self.unanswered.remove(slot);
@@ -502,6 +527,7 @@ impl Slots {
     }
 
     /// Ends a request whose response was sent, and frees its slot; `None` if it was not.
+    #[inline]
     pub(crate) fn end(&mut self, slot: SlotId) -> Option<SentResponse> {
         let request = &mut self.requests[slot.0 as usize];
         let RequestStage::Responding(sent) = &mut request.stage else { return None };
@@ -522,6 +548,7 @@ impl Slots {
     }
 
     /// Returns the slot of the oldest unanswered command with this CID.
+    #[inline]
     pub(crate) fn find(&self, cid: Cid) -> Option<SlotId> {
         self.unanswered.find(cid)
     }

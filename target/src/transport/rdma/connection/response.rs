@@ -10,12 +10,12 @@ use std::mem;
 use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 use nvme_proto::Status;
 
-use super::data::{OutgoingData, ResponseData, StorageStep};
+use super::data::{KeyedMemory, OutgoingData, ResponseData, StorageStep};
 use super::request::{CompletionPermit, RequestStage, ResponseContent};
-use super::{Connection, Ended, TurnContext, WorkKind};
+use super::{Connection, Ended, Leaving, TurnContext, WorkKind};
 use crate::controller::{CommandOutcome, CommandWork, IoWork};
 use crate::core_context::SlotId;
-use crate::core_context::pool::Buffer;
+use crate::core_context::pool::{Buffer, Pool};
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::turn::{DATA_BEFORE_RESPONSES_BYTES, DATA_BEFORE_RESPONSES_MAX_BYTES};
 
@@ -49,6 +49,7 @@ impl DataBatchLimit {
 impl<P: Provider> Connection<P> {
     /// Completes a command: schedules its response for the end of the turn, or for when the send
     /// queue has room.
+    #[inline]
     pub(super) fn complete(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -147,21 +148,25 @@ impl<P: Provider> Connection<P> {
             let request = self.slots.get(slot);
             let receive = request.receive;
             let Some(due) = request.due_response() else { break };
-            let (send_entries, data_bytes) = (due.send_entries(), due.data.sent_bytes());
+            let pool = context.core.buffers().pool();
+            let (data, send_entries) = (place_of(pool, &due.data), due.send_entries());
             if responses + send_entries > self.send_entries_left {
                 break;
             }
-            responses += send_entries - u32::from(data_bytes > 0);
-            bytes += data_bytes;
+            responses += send_entries - u32::from(data.is_some());
             count += 1;
             // Posted first, since the host may send its next command as soon as it has the
             // response.
             self.post_receive(context, receive)?;
-            self.send_data(context, slot)?;
+            if let Some((address, to)) = data {
+                bytes += to.length;
+                self.send_data(context, slot, address, to)?;
+            }
         }
         Ok(count)
     }
 
+    #[inline]
     fn send_response(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -189,23 +194,25 @@ impl<P: Provider> Connection<P> {
             let wr_id = self.work_id(WorkKind::Data, slot.0);
             let twin = SendWr { wr_id, flags: SendFlags::NONE, ..wr };
             // SAFETY: as below; this one completes earlier.
-            unsafe { self.push_send(context, &twin) }?;
+            unsafe { self.push_send(context, &twin, 0) }?;
         }
         // SAFETY: the area lives until the queue pair is released, and the slot is taken until this
         // completes.
-        unsafe { self.push_send(context, &wr) }
+        unsafe { self.push_send(context, &wr, 0) }
     }
 
-    /// Posts the RDMA WRITE of a command's data, if it has any. It is unsignaled: the response
-    /// follows in the same send queue, so the data arrives before it.
-    fn send_data(&mut self, context: &mut TurnContext<'_, P>, slot: SlotId) -> Result<(), Ended> {
-        let pool = context.core.buffers().pool();
-        let (addr, to) = match self.slots.get(slot).due_response().map(|due| &due.data) {
-            Some(ResponseData::Buffer(OutgoingData { buffer, to })) => (pool.address(buffer), *to),
-            Some(ResponseData::Zeros(to)) => (pool.memory().zeros(to.length).cast_mut(), *to),
-            Some(ResponseData::None(_)) | None => return Ok(()),
-        };
-        let sge = Sge { addr: addr as u64, length: to.length, lkey: context.config.pool_key };
+    /// Posts the RDMA WRITE of a command's data. It is unsignaled: the response follows in the same
+    /// send queue, so the data arrives before it.
+    #[inline]
+    fn send_data(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        slot: SlotId,
+        address: *const u8,
+        to: KeyedMemory,
+    ) -> Result<(), Ended> {
+        let lkey = context.config.pool_key;
+        let sge = Sge { addr: address as u64, length: to.length, lkey };
         let wr = SendWr {
             wr_id: self.work_id(WorkKind::Data, slot.0),
             op: Op::RdmaWrite { remote_addr: to.address, rkey: to.key },
@@ -214,7 +221,7 @@ impl<P: Provider> Connection<P> {
         };
         // SAFETY: the buffer stays with its request until the response completes, which is after
         // this; zeros stay zeros.
-        unsafe { self.push_send(context, &wr) }
+        unsafe { self.push_send(context, &wr, to.length) }
     }
 
     /// Ends a request whose response the host has acknowledged.
@@ -237,10 +244,18 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Continues requests and capsules that waited for send queue entries or slots.
+    #[inline]
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
             self.schedule_responses(context);
         }
+        let rests = self.to_fetch.is_empty()
+            && self.arrived.is_empty()
+            && matches!(self.leaving, Leaving::No);
+        if rests { Ok(()) } else { self.continue_waiting(context) }
+    }
+
+    fn continue_waiting(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_fetch.is_empty() {
             self.fetch(context)?;
         }
@@ -249,6 +264,18 @@ impl<P: Provider> Connection<P> {
         }
         self.leave(context)
     }
+}
+
+/// Where the data of a response is, here and at the host; `None` without data.
+fn place_of(pool: &Pool, data: &ResponseData) -> Option<(*const u8, KeyedMemory)> {
+    let (address, to) = match data {
+        ResponseData::Buffer(OutgoingData { buffer, to }) => {
+            (pool.address(buffer).cast_const(), to)
+        }
+        ResponseData::Zeros(to) => (pool.memory().zeros(to.length), to),
+        ResponseData::None(_) => return None,
+    };
+    (to.length > 0).then_some((address, *to))
 }
 
 #[cfg(test)]
