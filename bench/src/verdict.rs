@@ -255,7 +255,7 @@ fn costs(figures: &Figures) -> Vec<Requirement> {
     [
         (
             "target logic alone: instructions for a 4 KiB read",
-            Bound::AtMost(1500.0),
+            Bound::AtMost(1100.0),
             "cost/target_instructions_per_read",
         ),
         (

@@ -77,6 +77,7 @@ impl LbaRange {
     /// Most blocks in one command.
     pub const MAX_BLOCKS: u32 = 1 << 16;
 
+    #[inline]
     pub(crate) fn parse(cdw10: U32, cdw11: U32, nlb_z: u16) -> Self {
         let slba = u64::from(cdw10.get()) | u64::from(cdw11.get()) << 32;
         Self { slba, blocks: u32::from(nlb_z) + 1 }
@@ -100,6 +101,7 @@ impl LbaRange {
     ///
     /// # Errors
     /// LBA Out of Range, with Do Not Retry.
+    #[inline]
     pub fn check(&self, size_blocks: u64) -> Result<(), Status> {
         match self.slba.checked_add(u64::from(self.blocks)) {
             Some(end) if end <= size_blocks => Ok(()),

@@ -31,6 +31,7 @@ impl SglDescriptor {
     ///
     /// # Errors
     /// SGL Descriptor Type Invalid with Do Not Retry, for other types.
+    #[inline]
     pub fn parse(&self) -> Result<Sgl, Status> {
         match self.sgl_type {
             SglType::KEYED => Ok(self.keyed(false)),

@@ -119,6 +119,7 @@ impl Sqe {
     ///
     /// # Errors
     /// Invalid Field in Command, with Do Not Retry.
+    #[inline]
     pub fn check_flags(&self) -> Result<(), Status> {
         if self.flags.psdt() == Psdt::SGL && self.flags.fuse() == 0 {
             Ok(())

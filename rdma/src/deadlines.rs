@@ -5,8 +5,8 @@ use crate::Time;
 
 const NOWHERE: u32 = u32::MAX;
 
-/// Deadlines by slot, at most one each. A deadline that moves later may keep its earlier entry until
-/// that is due, so that moving it costs nothing.
+/// Deadlines by slot, at most one each. A deadline that moves later may keep its earlier entry
+/// until that is due, so that moving it costs nothing.
 #[derive(Debug, Default)]
 pub struct Deadlines {
     heap: Vec<(Time, u32)>,

@@ -158,7 +158,7 @@ fn latency(stats: &LatencyStats) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::latency::LatencyCounters;
+    use crate::metrics::latency::{Latency, LatencyCounters};
 
     #[test]
     fn lists_are_bounded() {
@@ -171,7 +171,7 @@ mod tests {
     fn histograms_have_their_buckets_in_order() {
         let counters = LatencyCounters::default();
         for nanos in [900, 900, 5_000, u64::MAX / 2] {
-            counters.count(nanos);
+            counters.count(Latency::from_nanos(nanos));
         }
         let json = latency(&counters.snapshot());
         assert_eq!(json["count"], 4);

@@ -45,6 +45,7 @@ impl Io {
         Self { nsid, range: LbaRange { slba, blocks }, fua: false, limited_retry: false }
     }
 
+    #[inline]
     pub(crate) fn parse(sqe: &Sqe) -> Self {
         let flags = Dw12::of(sqe);
         Self {

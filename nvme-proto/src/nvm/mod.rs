@@ -32,6 +32,7 @@ impl NvmCommand {
     /// # Errors
     /// Invalid Command Opcode with Do Not Retry, if this enum has no variant for the opcode.
     /// Reserved fields and unsupported hints are ignored.
+    #[inline]
     pub fn parse(sqe: &Sqe) -> Result<Self, Status> {
         match NvmOpcode(sqe.opcode) {
             NvmOpcode::FLUSH => Ok(Self::Flush(Flush::parse(sqe))),

@@ -41,6 +41,7 @@ impl Queue {
     ///
     /// # Errors
     /// The outcome with which to complete the command immediately.
+    #[inline(always)]
     pub(crate) fn parse_in(
         &mut self,
         exports: &Exports,
@@ -248,7 +249,7 @@ fn parse_io(
     Ok(ParsedCommand { transfer, work: CommandWork::Io(work) })
 }
 
-/// What an I/O command asks of a namespace.
+/// Operation, range and data of an I/O command.
 struct IoPlan {
     kind: IoKind,
     range: Option<LbaRange>,
@@ -263,7 +264,7 @@ enum PlannedData {
 }
 
 impl IoPlan {
-    /// Returns what a command asks of a namespace. `Err` is the outcome of a command with nothing
+    /// Returns the plan of a command on a namespace. `Err` is the outcome of a command with nothing
     /// to do.
     #[inline]
     fn new(

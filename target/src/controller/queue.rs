@@ -109,7 +109,7 @@ pub(super) struct Membership {
     pub(super) auth: Option<Box<QueueAuth>>,
 }
 
-/// What a controller allows in I/O commands: a copy, which is nearer than the controller.
+/// Limits of a controller for I/O commands: a copy beside the other fields that a command reads.
 #[derive(Debug)]
 pub(super) struct IoTerms {
     pub(super) ana: Arc<AnaStates>,

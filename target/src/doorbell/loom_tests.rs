@@ -71,7 +71,7 @@ fn no_ring_is_slept_through() {
     });
 }
 
-/// Two threads give something to two connections, of which the owner looks at listed ones only.
+/// Two threads post to two connections, and the owner looks at listed ones only.
 #[test]
 fn no_listed_connection_is_missed() {
     const GIFTS: usize = 3;

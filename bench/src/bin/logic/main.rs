@@ -121,8 +121,8 @@ impl LogicWorld {
         Ok(())
     }
 
-    /// Lets time pass. The target gets a turn when a command arrives and when it has asked for one,
-    /// until it may sleep.
+    /// Simulates idle hosts. The target gets a turn when a command arrives and when it has asked
+    /// for one, until it may sleep.
     fn idle(&mut self, seconds: u64, hosts: usize) -> Result<()> {
         let end = self.now + Duration::from_secs(seconds);
         let interval = KEEP_ALIVE_TIMEOUT / 2 / u32::try_from(hosts)?;

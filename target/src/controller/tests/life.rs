@@ -1,6 +1,6 @@
 //! Life of an association: enable, reset, shutdown, abort, and the end.
 
-use nvme_proto::fabrics::{Connect, ConnectData};
+use nvme_proto::fabrics::Connect;
 use nvme_proto::registers::{ShutdownNotification, ShutdownStatus};
 use nvme_proto::{AdminCommand, AdminOpcode, Cid, Nsid, Qid, Sqe, Status, admin::Abort};
 

@@ -250,7 +250,7 @@ impl<P: Provider> RdmaTransport<P> {
     }
 
     fn handle_completions(&mut self, core: &mut CoreContext, completions: &[Wc]) {
-        let of_one = |one: &Wc, next: &Wc| connection_of(one) == connection_of(next);
+        let of_one = |one: &Wc, next: &Wc| WorkId::of_one_connection(one.wr_id, next.wr_id);
         for run in completions.chunk_by(of_one) {
             self.completed(core, connection_of(&run[0]), run);
         }

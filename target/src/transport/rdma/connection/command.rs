@@ -5,8 +5,8 @@ use ::rdma::{Op, Provider, SendFlags, SendWr, Sge};
 use nvme_proto::{Sqe, Status};
 
 use super::data::{
-    ArrivedData, DataPlace, HostData, LocalData, OutgoingData, ResponseData, StorageStep,
-    invalidated_key, locate, medium_at,
+    ArrivedData, DataPlace, HostData, KeyedMemory, LocalData, OutgoingData, ResponseData,
+    StorageStep, invalidated_key, locate, medium_at,
 };
 use super::request::{
     CompletionPermit, DataFetch, FreeSlot, QuotaOwner, Receive, RequestStage, StorageRun,
@@ -85,6 +85,21 @@ impl<P: Provider> Connection<P> {
         }
     }
 
+    /// Responds to a read of a medium that has only zeros, which needs neither buffer nor storage.
+    #[inline]
+    fn return_zeros(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        work: &IoWork,
+        to: KeyedMemory,
+    ) {
+        let request = self.slots.get(permit.slot());
+        request.times.reach(TracePoint::Executing, context.core.now);
+        let outcome = self.end_io(context.core, &permit, work, 0, Ok(()));
+        self.respond(context, permit, outcome, ResponseData::Zeros(to));
+    }
+
     /// Locates the data of a command and allocates a buffer if it needs one.
     #[inline]
     fn place(
@@ -111,19 +126,27 @@ impl<P: Provider> Connection<P> {
             }
         };
         match context.core.throttle.is_on() {
-            false => self.place_data(context, permit, work, host),
+            false => self.place_command(context, permit, work, host),
             true => self.meter(context, permit, *work, host, QuotaOwner::Host),
         }
     }
 
     /// Takes a buffer for data that needs one, and continues the command.
-    pub(super) fn place_data(
+    pub(super) fn place_command(
         &mut self,
         context: &mut TurnContext<'_, P>,
         permit: CompletionPermit,
         work: &CommandWork,
         host: HostData,
     ) -> Result<(), Ended> {
+        if let (
+            CommandWork::Io(work @ IoWork { kind: IoKind::ReadZeros, .. }),
+            HostData::Returned(to),
+        ) = (work, host)
+        {
+            self.return_zeros(context, permit, work, to);
+            return Ok(());
+        }
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
             DataPlace::Buffer(bytes) => {
@@ -293,10 +316,6 @@ impl<P: Provider> Connection<P> {
         work: &IoWork,
         data: LocalData,
     ) {
-        if let LocalData::Zeros(to) = data {
-            let outcome = self.end_io(context.core, &permit, work, 0, Ok(()));
-            return self.complete(context, permit, outcome, ResponseData::Zeros(to));
-        }
         match StorageStep::first(work.kind, data) {
             Ok(step) => self.advance(context, permit, work, step),
             Err(data) => {
@@ -470,7 +489,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Counts an I/O command that ends with this result, and returns its outcome.
-    #[inline]
+    #[inline(always)]
     fn end_io(
         &mut self,
         core: &mut CoreContext,
@@ -487,7 +506,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Last trace point of an I/O command: counts it, and has it traced or logged if needed.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ended(
         &mut self,
         core: &mut CoreContext,

@@ -23,7 +23,7 @@ impl<P: Provider> Connection<P> {
         let now = context.core.now;
         let receive = self.slots.get(permit.slot()).receive;
         let bytes: &mut [u8] = match &mut data {
-            LocalData::None | LocalData::Zeros(_) => &mut [],
+            LocalData::None => &mut [],
             LocalData::Arrived(ArrivedData::Buffer(buffer))
             | LocalData::Outgoing(OutgoingData { buffer, .. }) => {
                 // SAFETY: nothing uses the buffer now: its data has been fetched, or is yet to be

@@ -55,8 +55,6 @@ pub(crate) enum LocalData {
     Arrived(ArrivedData),
     /// Buffer for data to the host.
     Outgoing(OutgoingData),
-    /// Zeros for the host, which need no buffer.
-    Zeros(KeyedMemory),
 }
 
 #[derive(Debug)]
@@ -104,7 +102,6 @@ impl HostData {
             CommandWork::Control(_) => None,
         };
         match (self, kind) {
-            (Self::Returned(to), Some(IoKind::ReadZeros)) => DataPlace::Ready(LocalData::Zeros(to)),
             (
                 Self::InCapsule { length, .. }
                 | Self::Fetched(KeyedMemory { length, .. })
@@ -143,7 +140,7 @@ impl ArrivedData {
 impl LocalData {
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::None | Self::Zeros(_) => None,
+            Self::None => None,
             Self::Arrived(data) => data.into_buffer(),
             Self::Outgoing(data) => Some(data.buffer),
         }
@@ -153,7 +150,6 @@ impl LocalData {
     pub(crate) fn into_response(self, status: Status) -> ResponseData {
         match self {
             Self::Outgoing(data) if status.is_success() => ResponseData::Buffer(data),
-            Self::Zeros(to) if status.is_success() => ResponseData::Zeros(to),
             other => ResponseData::None(other.into_buffer()),
         }
     }

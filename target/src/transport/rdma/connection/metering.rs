@@ -23,7 +23,7 @@ impl<P: Provider> Connection<P> {
         first: QuotaOwner,
     ) -> Result<(), Ended> {
         let CommandWork::Io(io) = work else {
-            return self.place_data(context, permit, &work, host);
+            return self.place_command(context, permit, &work, host);
         };
         let owners: &[QuotaOwner] = match first {
             QuotaOwner::Host => &[QuotaOwner::Host, QuotaOwner::Namespace],
@@ -36,7 +36,7 @@ impl<P: Provider> Connection<P> {
             request.stage = RequestStage::AwaitingQuota(throttled);
             return Ok(());
         }
-        self.place_data(context, permit, &work, host)
+        self.place_command(context, permit, &work, host)
     }
 
     /// Takes the toll of a command from a quota; `Some` if the command has to wait.
@@ -90,7 +90,7 @@ impl<P: Provider> Connection<P> {
             }
             (None, _) => {}
         }
-        self.place_data(context, permit, &CommandWork::Io(work), host)
+        self.place_command(context, permit, &CommandWork::Io(work), host)
     }
 }
 

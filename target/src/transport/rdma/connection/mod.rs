@@ -81,7 +81,7 @@ pub(super) struct Connection<P: Provider> {
     peer: RemotePeer,
 }
 
-/// What the transport gives to a new connection.
+/// Part of a new connection that its transport supplies.
 pub(super) struct EnteredConnection {
     pub(super) key: usize,
     pub(super) conn: ConnId,
@@ -126,6 +126,11 @@ pub(super) struct WorkId {
 impl WorkId {
     pub(super) fn to_bits(self) -> u64 {
         (self.kind as u64) << 62 | (self.connection as u64) << 32 | u64::from(self.index)
+    }
+
+    /// Whether two identifiers, as bits, are of one connection.
+    pub(super) fn of_one_connection(one: u64, other: u64) -> bool {
+        (one ^ other) >> 32 & 0x3FFF_FFFF == 0
     }
 
     pub(super) fn from_bits(bits: u64) -> Self {

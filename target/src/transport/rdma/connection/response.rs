@@ -49,8 +49,19 @@ impl DataBatchLimit {
 impl<P: Provider> Connection<P> {
     /// Completes a command: schedules its response for the end of the turn, or for when the send
     /// queue has room.
-    #[inline]
     pub(super) fn complete(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+        permit: CompletionPermit,
+        outcome: CommandOutcome,
+        data: ResponseData,
+    ) {
+        self.respond(context, permit, outcome, data);
+    }
+
+    /// Completes a command as [`Connection::complete`] does, inlined on the way of a read.
+    #[inline(always)]
+    pub(super) fn respond(
         &mut self,
         context: &mut TurnContext<'_, P>,
         permit: CompletionPermit,
@@ -62,6 +73,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Completes an I/O command that failed, but not because of its medium.
+    #[cold]
     pub(super) fn fail_step(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -76,6 +88,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Completes an I/O command that was not executed.
+    #[cold]
     pub(super) fn fail(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -244,7 +257,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Continues requests and capsules that waited for send queue entries or slots.
-    #[inline]
+    #[inline(always)]
     pub(super) fn pump(&mut self, context: &mut TurnContext<'_, P>) -> Result<(), Ended> {
         if !self.to_respond.is_empty() {
             self.schedule_responses(context);

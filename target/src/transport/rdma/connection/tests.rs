@@ -9,6 +9,12 @@ fn ids_survive_packing() {
         for (connection, index) in [(0, 0), (0x3FFF_FFFF, u32::MAX), (77, 5)] {
             let id = WorkId { kind, connection, index };
             assert_eq!(WorkId::from_bits(id.to_bits()), id);
+            let of_one = |id: WorkId, other: WorkId| {
+                WorkId::of_one_connection(id.to_bits(), other.to_bits())
+            };
+            let sibling = WorkId { kind: WorkKind::Receive, index: 7, ..id };
+            let stranger = WorkId { connection: connection ^ 1, ..id };
+            assert!(of_one(id, sibling) && !of_one(id, stranger));
         }
     }
 }

@@ -155,7 +155,6 @@ fn a_command_has_the_steps_of_its_kind() {
         (IoKind::Write { fua: false }, LocalData::None),
         (IoKind::Compare { fua: false }, capsule()),
         (IoKind::Flush, capsule()),
-        (IoKind::Deallocate, LocalData::Zeros(to)),
     ] {
         assert!(StorageStep::first(kind, data).is_err(), "{kind:?}");
     }
