@@ -172,7 +172,7 @@ mod tests {
                 format!("{host}rw_ios_per_sec = 1500\n"),
                 "t.toml:7:18: subsystem.host.rw_ios_per_sec: is 1500",
             ),
-            (format!("{host}r_mbytes_per_sec = 1\n{host}w_mbytes_per_sec = 1\n"), "another table"),
+            (format!("{host}r_mbytes_per_sec = 1\n{host}w_mbytes_per_sec = 1\n"), "two entries"),
             (format!("{host}ios = 1\n"), "unknown field `ios`"),
             ("allow_any_host = true\neach_host = { r = 1 }\n".to_owned(), "unknown field `r`"),
         ] {

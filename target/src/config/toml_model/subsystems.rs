@@ -299,7 +299,8 @@ impl Reader<'_> {
                 return Err(self.document.error(at, message));
             }
             if !seen.insert(nqn) {
-                let message = "another table of this subsystem has this host; put both into one";
+                let message =
+                    format!("the host {nqn} has two entries in one subsystem: remove one of them");
                 return Err(self.document.error(table.nqn.span().start, message));
             }
             if let Some(key) = dhchap_key {

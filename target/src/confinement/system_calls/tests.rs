@@ -22,6 +22,8 @@ fn signal_of(program: &[BpfProgram], number: c_long, arguments: [u64; 6]) -> Opt
     let child = unsafe {
         match libc::fork() {
             0 => {
+                // Files that other tests of this process have claimed are not to stay claimed.
+                libc::close_range(0, libc::c_uint::MAX, 0);
                 for one in program {
                     if seccompiler::apply_filter(one).is_err() {
                         libc::_exit(1);
