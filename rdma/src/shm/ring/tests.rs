@@ -208,7 +208,7 @@ fn a_full_ring_takes_no_more_until_it_was_read() {
         count += 1;
     }
     assert_eq!(count, 31);
-    // What is left at the end is shorter than a large record.
+    // The rest at the end is shorter than a large record.
     while write(&mut writer, &ring, 1, 0) {}
     assert_eq!(writer.written(), RING);
     writer.publish(&ring);

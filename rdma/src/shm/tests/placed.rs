@@ -4,7 +4,7 @@ use super::*;
 use crate::WriteRoom;
 use crate::shm::ring::{MAX_PAYLOAD, RingReader};
 
-/// So many bytes that as many more find no room before the peer has read.
+/// Bytes of a write after which a second write of this size has no room until the peer has read.
 const MOST: u32 = RING_BYTES as u32 / 8 * 7;
 
 /// Fills a room with a byte and sends it to address 7 under key 9.
