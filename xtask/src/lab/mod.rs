@@ -31,7 +31,7 @@ pub(crate) struct Options {
     #[arg(long)]
     full: bool,
     /// Run the set of continuous integration or, where the guest is emulated, the smoke set on one
-    /// provider each and a third of the other runs: another third at the next commit.
+    /// provider each and a fifth of the other runs: another fifth at the next commit.
     #[arg(long, conflicts_with_all = ["full", "scenarios"])]
     gate: bool,
     /// Give a prompt in the guest instead of running scenarios.

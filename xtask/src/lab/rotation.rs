@@ -3,10 +3,10 @@
 use super::scenario::Run;
 
 /// Number of parts that the runs are divided into. Each commit runs the next part.
-const PARTS: usize = 3;
+const PARTS: usize = 5;
 
-/// Returns one part of the runs, and one provider's run of each scenario in the smoke set. Three
-/// consecutive numbers of commits cover all runs.
+/// Returns one part of the runs, and one provider's run of each scenario in the smoke set.
+/// `PARTS` consecutive numbers of commits cover all runs.
 pub(super) fn part(runs: &[Run], commits: usize) -> Vec<Run> {
     let wanted = |(index, run): &(usize, &Run)| {
         let same = |other: &&Run| other.scenario == run.scenario;
@@ -47,9 +47,9 @@ mod tests {
     }
 
     #[test]
-    fn three_parts_are_all() {
+    fn consecutive_parts_are_all_runs() {
         for first in 0..6 {
-            let parts: Vec<Run> = (first..first + 3).flat_map(|it| part(&runs(), it)).collect();
+            let parts: Vec<Run> = (first..first + PARTS).flat_map(|it| part(&runs(), it)).collect();
             assert!(runs().iter().all(|run| parts.contains(run)), "{first}");
         }
     }
