@@ -30,9 +30,11 @@ pub(crate) fn measure(figures: &mut Figures) -> Result<()> {
         eprintln!("valgrind is missing, so instructions are not counted: apt-get install valgrind");
         return Ok(());
     }
-    let served = instructions_per(READS, &program, &[])?;
     let empty = instructions_per(READS, &program, &["empty"])?;
-    figures.add("cost/target_instructions_per_read", served - empty);
+    for (how, name) in [(&[][..], "read"), (&["authenticated"], "authenticated_read")] {
+        let served = instructions_per(READS, &program, how)?;
+        figures.add(format!("cost/target_instructions_per_{name}"), served - empty);
+    }
     let idle = instructions_per(IDLE_SECONDS, &program, &["idle", IDLE_HOSTS])?;
     figures.add("cost/target_instructions_per_second_with_256_idle_hosts", idle);
     Ok(())

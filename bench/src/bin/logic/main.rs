@@ -6,12 +6,14 @@
 //! instruction counts, measured by callgrind, is the cost of the target. The first prints the
 //! number of allocations for the reads, after a warm-up.
 //!
-//! `feedrail-bench-logic READS hosts HOSTS` serves the reads to so many hosts in turn.
+//! `feedrail-bench-logic READS hosts HOSTS` serves the reads to so many hosts in turn, and
+//! `feedrail-bench-logic READS authenticated` to one that has authenticated both of its queues.
 //! `feedrail-bench-logic SECONDS idle HOSTS` connects that many hosts, each with an admin queue and
 //! an I/O queue, and lets so many seconds of virtual time pass, in which each host sends a Keep
 //! Alive after every half of its Keep Alive Timeout and nothing else.
 
 mod allocations;
+mod authentication;
 mod provider;
 mod wire;
 
@@ -27,11 +29,14 @@ use feedrail_target::stepped::Inventory;
 use feedrail_target::stepped::OpenPurpose;
 use feedrail_target::stepped::Stepped;
 use feedrail_target::stepped::Turn;
-use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData, PropertySet, PropertySize};
+use nvme_proto::fabrics::{
+    Connect, ConnectAttributes, ConnectData, ConnectResponse, PropertySet, PropertySize,
+};
 use nvme_proto::registers::{Cc, Property};
 use nvme_proto::{AdminCommand, Cid, Cntlid, HostId, HostNqn, IntoBytes, Nqn, Qid, Sgl, Sqe};
 use rdma::Time;
 
+use crate::authentication::AuthenticatedHost;
 use crate::provider::{InProcess, InProcessDevice};
 use crate::wire::{ADMIN, IO, LoopbackWire, QUEUE_ENTRIES};
 
@@ -46,14 +51,20 @@ fn main() -> Result<()> {
     let mut arguments = std::env::args().skip(1);
     let count: u64 = arguments.next().context("how many?")?.parse()?;
     match arguments.next().as_deref() {
-        None => serve(count, 1),
+        None => serve(count, LogicWorld::with_hosts(1)?, 1),
         Some("empty") => {
             provider::loop_alone(count);
             Ok(())
         }
-        Some("hosts") => serve(count, hosts(arguments.next())?),
+        Some("hosts") => {
+            let hosts = hosts(arguments.next())?;
+            serve(count, LogicWorld::with_hosts(hosts)?, hosts)
+        }
+        Some("authenticated") => serve(count, LogicWorld::with_authenticated_host()?, 1),
         Some("idle") => idle(count, hosts(arguments.next())?),
-        Some(other) => anyhow::bail!("{other}: only `empty`, `hosts` and `idle` are known"),
+        Some(other) => {
+            anyhow::bail!("{other}: only `empty`, `hosts`, `authenticated` and `idle` are known")
+        }
     }
 }
 
@@ -65,8 +76,7 @@ fn idle(seconds: u64, hosts: usize) -> Result<()> {
     LogicWorld::with_hosts(hosts)?.idle(seconds, hosts)
 }
 
-fn serve(reads: u64, hosts: usize) -> Result<()> {
-    let mut world = LogicWorld::with_hosts(hosts)?;
+fn serve(reads: u64, mut world: LogicWorld, hosts: usize) -> Result<()> {
     world.read(WARM_UP_READS.max(4 * hosts as u64), hosts)?;
     let before = allocations::count();
     world.read(reads, hosts)?;
@@ -82,13 +92,14 @@ struct LogicWorld {
 }
 
 impl LogicWorld {
-    fn new() -> Result<Self> {
+    /// Creates a target with more lines in the configuration of its subsystem.
+    fn new(host: &str) -> Result<Self> {
         let wire = Arc::new(LoopbackWire::default());
         let device = InProcessDevice::new(Arc::clone(&wire));
         let text = format!(
             "provider = \"soft\"\ncores = 1\n[limits]\nconnections = 10000\n\
              [[port]]\naddress = \"{}:4420\"\n\
-             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n\
+             [[subsystem]]\nnqn = \"{NQN}\"\nallow_any_host = true\n{host}\
              [[subsystem.namespace]]\nkind = \"null\"\nsize_bytes = \"1GiB\"\n",
             provider::ADDRESS
         );
@@ -102,23 +113,42 @@ impl LogicWorld {
 
     /// Creates a target to which this many hosts are connected.
     fn with_hosts(hosts: usize) -> Result<Self> {
-        let mut world = Self::new()?;
+        let mut world = Self::new("")?;
         (0..hosts).try_for_each(|host| world.connect(host))?;
         Ok(world)
     }
 
-    /// Connects an admin queue of a host, enables the controller, and connects an I/O queue.
+    /// Creates a target that demands that its host authenticates, and connects that host.
+    fn with_authenticated_host() -> Result<Self> {
+        let host = AuthenticatedHost::new(format!("{HOST_NQN}0").parse()?, NQN.parse()?)?;
+        let mut world = Self::new(&host.configuration())?;
+        world.connect_queues(0, |world, queue| host.authenticate(world, queue))?;
+        Ok(world)
+    }
+
     fn connect(&mut self, host: usize) -> Result<()> {
+        self.connect_queues(host, |_, _| Ok(()))
+    }
+
+    /// Connects an admin queue of a host, enables the controller, and connects an I/O queue.
+    /// `authenticate` follows each Connect.
+    fn connect_queues(
+        &mut self,
+        host: usize,
+        authenticate: impl Fn(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
         let [admin, io] = [ADMIN, IO].map(|queue| queue + 2 * host);
         self.wire.request_connection(admin, 32);
-        let cntlid = self.command(admin, &connect(admin, Cntlid::DYNAMIC, 32)?)?;
+        let response = self.command(admin, &connect(admin, Cntlid::DYNAMIC, 32)?)?;
+        let cntlid = ConnectResponse::from_bits(response).cntlid();
+        authenticate(self, admin)?;
         let cc = Cc::new().with_en(true).with_iosqes(6).with_iocqes(4);
         let size = PropertySize::FourBytes;
         let set = PropertySet { property: Property::CC, size, value: cc.into_bits().into() };
         self.command(admin, &set.to_sqe())?;
         self.wire.request_connection(io, QUEUE_ENTRIES);
-        self.command(io, &connect(io, Cntlid(cntlid as u16), QUEUE_ENTRIES)?)?;
-        Ok(())
+        self.command(io, &connect(io, cntlid, QUEUE_ENTRIES)?)?;
+        authenticate(self, io)
     }
 
     /// Simulates idle hosts. The target gets a turn when a command arrives and when it has asked
@@ -183,21 +213,25 @@ impl LogicWorld {
     }
 }
 
-/// Creates a Connect command. Its data is leaked, since the target fetches it later.
+/// Creates a Connect command.
 fn connect(queue: usize, cntlid: Cntlid, entries: u16) -> Result<Sqe> {
     let number = queue as u32 / 2;
     let (nqn, host): (Nqn, Nqn) = (NQN.parse()?, format!("{HOST_NQN}{number}").parse()?);
     let mut id = [7; 16];
     id[..4].copy_from_slice(&number.to_le_bytes());
     let data = ConnectData::new(HostId(id), cntlid, nqn, HostNqn(host));
-    let data: &'static [u8] = Box::leak(data.as_bytes().to_vec().into_boxed_slice());
     let connect = Connect {
         qid: Qid((queue % 2) as u16),
         queue_entries: entries.into(),
         attributes: ConnectAttributes::new(),
         keep_alive_timeout_ms: KEEP_ALIVE_TIMEOUT.as_millis() as u32,
     };
-    let address = data.as_ptr().expose_provenance() as u64;
+    Ok(connect.to_sqe().with_data(lent(data.as_bytes().to_vec().leak())))
+}
+
+/// Describes data of a command. The caller leaks it, since the target uses it later.
+fn lent(data: &mut [u8]) -> Sgl {
     let length = data.len() as u32;
-    Ok(connect.to_sqe().with_data(Sgl::Keyed { address, length, key: 1, invalidate: false }))
+    let address = data.as_mut_ptr().expose_provenance() as u64;
+    Sgl::Keyed { address, length, key: 1, invalidate: false }
 }

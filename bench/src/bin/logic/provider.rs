@@ -14,7 +14,7 @@ use rdma::{
     Wc, WcOpcode,
 };
 
-use crate::wire::{IO, LISTENER, LoopbackWire, QUEUE_ENTRIES};
+use crate::wire::{IO, LISTENER, LoopbackWire, QUEUE_ENTRIES, READ_ADDRESS};
 
 /// IP address of the only device.
 pub(crate) const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -256,7 +256,7 @@ pub(crate) fn loop_alone(reads: u64) {
 }
 
 fn answer(group: &mut InProcessGroup, qp: QpKey, wr_id: u64, sges: &[Sge]) {
-    let write = Op::RdmaWrite { remote_addr: 4096, rkey: 1 };
+    let write = Op::RdmaWrite { remote_addr: READ_ADDRESS, rkey: 1 };
     let data = SendWr { wr_id, op: write, flags: SendFlags::NONE, sges };
     let response = SendWr { wr_id, op: Op::Send, flags: SendFlags::SIGNALED, sges };
     // SAFETY: leaked memory, which nothing else uses.

@@ -22,6 +22,8 @@ pub(crate) const ADMIN: usize = 0;
 pub(crate) const IO: usize = 1;
 pub(crate) const LISTENER: ConnId = ConnId(u64::MAX);
 pub(crate) const QUEUE_ENTRIES: u16 = 33;
+/// Address of the data of reads, which are not moved.
+pub(crate) const READ_ADDRESS: u64 = 4096;
 /// Number of Read commands in flight.
 const DEPTH: usize = 32;
 const SQE_BYTES: usize = 64;
@@ -122,7 +124,7 @@ impl LoopbackState {
         self.queues[queue].receives.push_back((wr.wr_id, wr.sges[0].addr));
     }
 
-    /// Performs the work of a device, except for moving data to the host, which is not a cost of
+    /// Performs the work of a device, except for moving the data of reads, which is not a cost of
     /// the target.
     pub(crate) fn push_send(&mut self, queue: usize, wr: &SendWr<'_>) {
         let opcode = match wr.op {
@@ -136,7 +138,21 @@ impl LoopbackState {
                 }
                 WcOpcode::RDMA_READ
             }
-            Op::RdmaWrite { .. } => WcOpcode::RDMA_WRITE,
+            Op::RdmaWrite { remote_addr: READ_ADDRESS, .. } => WcOpcode::RDMA_WRITE,
+            Op::RdmaWrite { remote_addr, .. } => {
+                let mut to = ptr::with_exposed_provenance_mut::<u8>(remote_addr as usize);
+                for sge in wr.sges {
+                    let (from, length) = (sge.addr as usize, sge.length as usize);
+                    let from = ptr::with_exposed_provenance::<u8>(from);
+                    // SAFETY: the host's memory is leaked, as long as it says, and used by nobody
+                    // else before the response; the target lends its own.
+                    to = unsafe {
+                        ptr::copy_nonoverlapping(from, to, length);
+                        to.add(length)
+                    };
+                }
+                WcOpcode::RDMA_WRITE
+            }
             _ => {
                 self.take_response(queue, wr.sges[0].addr);
                 WcOpcode::SEND
@@ -188,7 +204,8 @@ impl LoopbackState {
             return None;
         }
         let cid = Cid((self.reads_left / self.readers as u64) as u16 & 0x3FF);
-        let sgl = Sgl::Keyed { address: 4096, length: BLOCKS * 512, key: 1, invalidate: false };
+        let sgl =
+            Sgl::Keyed { address: READ_ADDRESS, length: BLOCKS * 512, key: 1, invalidate: false };
         let read = NvmCommand::Read(Io::new(Nsid(1), self.reads_left % 1000 * 8, BLOCKS));
         let queue = IO + 2 * (self.reads_left as usize % self.readers);
         let wc = self.receive(queue, &read.to_sqe().with_data(sgl).with_cid(cid))?;
