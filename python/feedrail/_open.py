@@ -28,6 +28,7 @@ def open(
     dhchap_secret_file: str | os.PathLike[str] | None = None,
     dhchap_ctrl_secret: str | None = None,
     dhchap_ctrl_secret_file: str | os.PathLike[str] | None = None,
+    reauth_period: float | None = None,
 ) -> Source:
     """Opens a data set, and connects to it.
 
@@ -60,6 +61,8 @@ def open(
             read. Each process reads it when it connects.
         dhchap_ctrl_secret: Key with which the target has to prove who it is.
         dhchap_ctrl_secret_file: File with that key.
+        reauth_period: Seconds after which all queues authenticate again, while they are used, at
+            least 1; when the target asks for it only, if `None`.
 
     Raises:
         ValueError: the URL or the manifest is malformed, or an option is out of its bounds.
@@ -86,7 +89,11 @@ def open(
         loss_timeout=loss_timeout,
         host_nqn=host_nqn,
         secrets=Secrets.of(
-            dhchap_secret, dhchap_secret_file, dhchap_ctrl_secret, dhchap_ctrl_secret_file
+            dhchap_secret,
+            dhchap_secret_file,
+            dhchap_ctrl_secret,
+            dhchap_ctrl_secret_file,
+            reauth_period,
         ),
     )
     return Source(specification)

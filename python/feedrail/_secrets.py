@@ -38,12 +38,14 @@ class Secrets:
         dhchap_secret_file: Absolute path of the file with the key of this host.
         dhchap_ctrl_secret: Key of the target.
         dhchap_ctrl_secret_file: Absolute path of the file with the key of the target.
+        reauth_period: Seconds after which the host authenticates again; only once if `None`.
     """
 
     dhchap_secret: Key | None = field(default=None, repr=False)
     dhchap_secret_file: str | None = None
     dhchap_ctrl_secret: Key | None = field(default=None, repr=False)
     dhchap_ctrl_secret_file: str | None = None
+    reauth_period: float | None = None
 
     @classmethod
     def of(
@@ -52,11 +54,13 @@ class Secrets:
         dhchap_secret_file: str | os.PathLike[str] | None,
         dhchap_ctrl_secret: str | None,
         dhchap_ctrl_secret_file: str | os.PathLike[str] | None,
+        reauth_period: float | None = None,
     ) -> Self:
         """Takes the options of `feedrail.open`.
 
         Raises:
-            ValueError: a key and its file are given, or the key of a target without one of this host.
+            ValueError: a key and its file are given, or the key of a target or a period without a
+                key of this host.
         """
         if dhchap_secret is not None and dhchap_secret_file is not None:
             raise ValueError("dhchap_secret and dhchap_secret_file: give one of them")
@@ -68,11 +72,14 @@ class Secrets:
                 "there is a secret of the target and none of this host: give dhchap_secret_file as "
                 "well, since a target proves who it is only to a host that does"
             )
+        if not has_host and reauth_period is not None:
+            raise ValueError("reauth_period without a secret of this host: give dhchap_secret_file as well")
         return cls(
             _key(dhchap_secret),
             _path(dhchap_secret_file),
             _key(dhchap_ctrl_secret),
             _path(dhchap_ctrl_secret_file),
+            reauth_period,
         )
 
     def options(self) -> dict[str, Any]:

@@ -8,8 +8,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::errors;
+use crate::seconds::Seconds;
 
-/// Keys or key files of both sides, as a dictionary.
+/// Keys or key files of both sides, and when the host authenticates again, as a dictionary.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct SecretOptions {
@@ -17,6 +18,7 @@ pub(crate) struct SecretOptions {
     dhchap_secret_file: Option<PathBuf>,
     dhchap_ctrl_secret: Option<String>,
     dhchap_ctrl_secret_file: Option<PathBuf>,
+    reauth_period: Option<Seconds>,
 }
 
 impl SecretOptions {
@@ -47,6 +49,9 @@ impl SecretOptions {
         }
         if let Some(controller) = controller {
             options = options.dhchap_ctrl_secret(controller);
+        }
+        if let Some(Seconds(period)) = self.reauth_period {
+            options = options.reauth_period(period);
         }
         Ok(options)
     }

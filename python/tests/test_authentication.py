@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def closed(serve: Serve, tmp_path: Path) -> Daemon:
     configuration = tmp_path / "feedrail.toml"
     configuration.write_text(
         f"""
+        metrics = "{address}:9420"
         [[port]]
         address = "{address}:4420"
         [[subsystem]]
@@ -100,6 +102,26 @@ def test_what_is_missing_or_wrong_is_named(closed: Daemon, tmp_path: Path) -> No
     ):
         with pytest.raises(ValueError, match="dhchap"):
             feedrail.open(url(closed), host_nqn=HOST, **secrets)
+
+
+def test_a_source_authenticates_again_after_each_period(closed: Daemon, tmp_path: Path) -> None:
+    def attempts() -> int:
+        with urllib.request.urlopen(f"http://{closed.address}:9420/metrics") as page:
+            lines = page.read().decode().splitlines()
+        counts = [line for line in lines if line.startswith("feedrail_authentications_total{")]
+        return sum(int(line.rsplit(" ", 1)[1]) for line in counts if 'result="authenticated"' in line)
+
+    options = {"host_nqn": HOST, "dhchap_secret_file": tmp_path / "host.key"}
+    for period in (0.5, -1):
+        with pytest.raises(ValueError, match="reauth_period|seconds"):
+            feedrail.open(url(closed), reauth_period=period, **options)
+    with pytest.raises(ValueError, match="dhchap_secret_file"):
+        feedrail.open(url(closed), host_nqn=HOST, reauth_period=60)
+    with feedrail.open(url(closed), reauth_period=1, **options) as source:
+        first = attempts()
+        while attempts() < first + 4:
+            assert first_bytes(source) == list(range(256))
+        assert source.stats().reconnects == 0
 
 
 def test_a_key_is_not_shown_and_not_pickled(closed: Daemon, tmp_path: Path) -> None:
