@@ -92,6 +92,7 @@ pub mod stepped {
     //! and [`Stepped`] does everything that is due at the given time. Each core has an [`Engine`]
     //! for the system calls of its backends.
 
+    pub use crate::config::{QosLimits, QosOverride};
     pub use crate::controller::{Associations, Controller};
     pub use crate::driver::assembly::Assembly;
     pub use crate::driver::stepped::{LiveChange, Stepped};

@@ -69,7 +69,7 @@ pub struct QosOverride {
 
 impl QosOverride {
     /// Returns these limits, and those of `base` where one is missing.
-    pub(crate) fn over(&self, base: QosLimits) -> QosLimits {
+    pub fn over(&self, base: QosLimits) -> QosLimits {
         QosLimits {
             rw_ios: self.rw_ios.unwrap_or(base.rw_ios),
             rw_mbytes: self.rw_mbytes.unwrap_or(base.rw_mbytes),

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use feedrail_target::stepped::LiveChange;
+use feedrail_target::stepped::{LiveChange, QosLimits, QosOverride};
 use nvme_proto::Nsid;
 use nvme_proto::log::AnaState;
 
@@ -15,6 +15,8 @@ const SEEDS_PERCENT: u64 = 50;
 const CHANGES: u64 = 10;
 /// The namespace that comes and goes.
 const NSID: Nsid = Nsid(4);
+/// The namespace that is limited, which hosts read and write.
+const LIMITED: Nsid = Nsid(1);
 /// Percentage of changes of namespaces that the target does not survive.
 const CRASH_PERCENT: u64 = 30;
 
@@ -61,7 +63,7 @@ impl Management {
     pub(super) fn order(&mut self, address: SocketAddr) -> OperatorOrder {
         let random = &mut self.random;
         let lasting = |change, name| OperatorOrder { change, name, undo: None, then_crash: false };
-        match random.within(0..8) {
+        match random.within(0..10) {
             0..3 => {
                 let state = random.pick(&[
                     AnaState::NON_OPTIMIZED,
@@ -83,6 +85,16 @@ impl Management {
                 let change = LiveChange::AllowAnyHost(false);
                 OperatorOrder { undo, ..lasting(change, "management: hosts refused") }
             }
+            5 => {
+                let undo = Some(LiveChange::LimitEachHost(QosLimits::default()));
+                let change = LiveChange::LimitEachHost(limits().over(QosLimits::default()));
+                OperatorOrder { undo, ..lasting(change, "management: hosts limited") }
+            }
+            6 => {
+                let undo = Some(LiveChange::LimitNamespace(LIMITED, unlimited()));
+                let change = LiveChange::LimitNamespace(LIMITED, limits());
+                OperatorOrder { undo, ..lasting(change, "management: namespaces limited") }
+            }
             _ => {
                 let then_crash = random.percent(CRASH_PERCENT);
                 let change = LiveChange::ToggleNamespace(NSID);
@@ -91,4 +103,15 @@ impl Management {
             }
         }
     }
+}
+
+/// Limits that the traffic of a world reaches.
+fn limits() -> QosOverride {
+    let (rw_ios, rw_mbytes) = (1000.try_into().ok(), 8.try_into().ok());
+    QosOverride { rw_ios, rw_mbytes, ..QosOverride::default() }
+}
+
+fn unlimited() -> QosOverride {
+    let (rw_ios, rw_mbytes) = (0.try_into().ok(), 0.try_into().ok());
+    QosOverride { rw_ios, rw_mbytes, ..QosOverride::default() }
 }
