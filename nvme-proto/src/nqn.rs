@@ -76,7 +76,11 @@ impl Nqn {
     /// Returns the name without escapes and padding.
     pub fn as_str(&self) -> &str {
         // The bytes are the whole of a `str`.
-        core::str::from_utf8(&self.bytes[..usize::from(self.length)]).unwrap_or_default()
+        core::str::from_utf8(self.as_bytes()).unwrap_or_default()
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
     }
 
     /// Whether it is the well-known discovery NQN.
@@ -162,7 +166,7 @@ impl FromStr for Nqn {
 
 impl PartialEq for Nqn {
     fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
+        self.as_bytes() == other.as_bytes()
     }
 }
 
@@ -176,13 +180,13 @@ impl PartialOrd for Nqn {
 
 impl Ord for Nqn {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
-        self.as_str().cmp(other.as_str())
+        self.as_bytes().cmp(other.as_bytes())
     }
 }
 
 impl Hash for Nqn {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
+        self.as_bytes().hash(state);
     }
 }
 
