@@ -21,6 +21,7 @@ use crate::engine::path_access::PathAccess;
 use crate::engine::range_op::RangeOp;
 use crate::engine::range_queues::RangeQueues;
 use crate::engine::raw::RawQueue;
+use crate::engine::read_ranges::ListUse;
 use crate::engine::results::Outbox;
 use crate::engine::session::{ControllerPhase, Session};
 use crate::engine::shard_routes::TargetLoad;
@@ -70,6 +71,8 @@ pub(crate) struct Attached {
     pub(crate) waiting: VecDeque<RangeKey>,
     /// Key of the namespace in the host's table of writes.
     pub(crate) written: WrittenNamespace,
+    /// Whether its ranges are read with lists now.
+    pub(crate) lists: ListUse,
 }
 
 impl ControllerState {

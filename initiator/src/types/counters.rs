@@ -22,6 +22,8 @@ pub struct HostCounters {
     pub bounced_steps: u64,
     /// Bytes transferred in the parts of `bounced_steps`.
     pub bounced_bytes: u64,
+    /// Ranges that were read by commands that list several ranges.
+    pub listed_ranges: u64,
     /// Write commands whose data was sent in the command capsule.
     pub in_capsule_writes: u64,
     /// Times that a range was issued again, after a reconnect or a status that permits a retry.
@@ -58,6 +60,7 @@ impl HostCounters {
             direct_bytes: self.direct_bytes + other.direct_bytes,
             bounced_steps: self.bounced_steps + other.bounced_steps,
             bounced_bytes: self.bounced_bytes + other.bounced_bytes,
+            listed_ranges: self.listed_ranges + other.listed_ranges,
             in_capsule_writes: self.in_capsule_writes + other.in_capsule_writes,
             retries: self.retries + other.retries,
             failovers: self.failovers + other.failovers,

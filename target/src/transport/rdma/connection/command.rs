@@ -8,6 +8,7 @@ use super::data::{
     ArrivedData, DataPlace, HostData, KeyedMemory, LocalData, OutgoingData, ResponseData,
     StorageStep, invalidated_key, locate, medium_at,
 };
+use super::range_list::has_list;
 use super::request::{
     CompletionPermit, DataFetch, FreeSlot, QuotaOwner, Receive, RequestStage, StorageRun,
 };
@@ -118,7 +119,8 @@ impl<P: Provider> Connection<P> {
         let Some(transfer) = *transfer else {
             return self.execute(context, permit, work, LocalData::None);
         };
-        let host = match locate(descriptor, transfer, in_capsule) {
+        let host = locate(descriptor, transfer, in_capsule);
+        let host = match host.and_then(|host| has_list(work, in_capsule).map(|()| host)) {
             Ok(host) => host,
             Err(status) => {
                 self.refuse(context, permit, work, status, None);
@@ -146,6 +148,13 @@ impl<P: Provider> Connection<P> {
         {
             self.return_zeros(context, permit, work, to);
             return Ok(());
+        }
+        if let (
+            CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { ranges }, .. }),
+            HostData::Returned(to),
+        ) = (work, host)
+        {
+            return self.read_list(context, permit, list, *ranges, to);
         }
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
@@ -178,7 +187,7 @@ impl<P: Provider> Connection<P> {
 
     /// Allocates a buffer within the share of the host, or waits for one. The share limits a host
     /// that does not accept its data, whose buffers stay in use.
-    fn allocate(
+    pub(super) fn allocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
         permit: CompletionPermit,
@@ -317,6 +326,9 @@ impl<P: Provider> Connection<P> {
         data: LocalData,
     ) {
         match StorageStep::first(work.kind, data) {
+            Ok(StorageStep::ReadRanges { ranges, data }) => {
+                self.read_list_into_buffer(context, permit, work, ranges, data);
+            }
             Ok(step) => self.advance(context, permit, work, step),
             Err(data) => {
                 self.fail(context, permit, work, Status::INTERNAL_ERROR, data.into_buffer());
@@ -386,6 +398,8 @@ impl<P: Provider> Connection<P> {
                 Operation::write(offset, self.span(context, slot, data), durable)
             }
             StorageStep::FlushThenRead(_) | StorageStep::FlushThenCompare(_) => Operation::flush(),
+            // It is executed without an operation of its own.
+            StorageStep::ReadRanges { .. } => return Err(Status::INTERNAL_ERROR),
             StorageStep::Plain => match work.kind {
                 IoKind::WriteZeroes { fua, deallocate } => {
                     Operation::write_zeroes(offset, length, fua, deallocate)
@@ -490,7 +504,7 @@ impl<P: Provider> Connection<P> {
 
     /// Counts an I/O command that ends with this result, and returns its outcome.
     #[inline(always)]
-    fn end_io(
+    pub(super) fn end_io(
         &mut self,
         core: &mut CoreContext,
         permit: &CompletionPermit,

@@ -10,6 +10,7 @@ mod data;
 mod life;
 mod metering;
 mod placing;
+mod range_list;
 pub(super) mod request;
 mod response;
 

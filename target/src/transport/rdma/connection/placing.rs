@@ -26,12 +26,12 @@ pub(super) struct Placing {
 
 impl Placing {
     /// Records a read that was placed.
-    fn placed(&mut self, bytes: u32) {
+    pub(super) fn placed(&mut self, bytes: u32) {
         self.placed_bytes = bytes;
     }
 
     /// Records a read that needs the medium.
-    fn missed(&mut self) {
+    pub(super) fn missed(&mut self) {
         (self.placed_bytes, self.pause) = (0, PAUSE_READS);
     }
 
