@@ -41,6 +41,7 @@ mod mount_log;
 mod mount_replicas;
 mod multipath;
 mod placed_reads;
+mod range_lists;
 mod prometheus;
 mod protection;
 mod reload;

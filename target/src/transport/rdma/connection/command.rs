@@ -150,11 +150,11 @@ impl<P: Provider> Connection<P> {
             return Ok(());
         }
         if let (
-            CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { ranges }, .. }),
+            CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }),
             HostData::Returned(to),
         ) = (work, host)
         {
-            return self.read_list(context, permit, list, *ranges, to);
+            return self.read_list(context, permit, list, to);
         }
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
@@ -326,8 +326,8 @@ impl<P: Provider> Connection<P> {
         data: LocalData,
     ) {
         match StorageStep::first(work.kind, data) {
-            Ok(StorageStep::ReadRanges { ranges, data }) => {
-                self.read_list_into_buffer(context, permit, work, ranges, data);
+            Ok(StorageStep::ReadRanges(data, progress)) => {
+                self.advance_list(context, permit, work, data, progress);
             }
             Ok(step) => self.advance(context, permit, work, step),
             Err(data) => {
@@ -398,8 +398,8 @@ impl<P: Provider> Connection<P> {
                 Operation::write(offset, self.span(context, slot, data), durable)
             }
             StorageStep::FlushThenRead(_) | StorageStep::FlushThenCompare(_) => Operation::flush(),
-            // It is executed without an operation of its own.
-            StorageStep::ReadRanges { .. } => return Err(Status::INTERNAL_ERROR),
+            // Its operations are those of `advance_list`.
+            StorageStep::ReadRanges(..) => return Err(Status::INTERNAL_ERROR),
             StorageStep::Plain => match work.kind {
                 IoKind::WriteZeroes { fua, deallocate } => {
                     Operation::write_zeroes(offset, length, fua, deallocate)
@@ -474,6 +474,12 @@ impl<P: Provider> Connection<P> {
         step: StorageStep,
         result: Result<(), BackendError>,
     ) {
+        let step = match step {
+            StorageStep::ReadRanges(data, progress) => {
+                return self.range_is_read(context, permit, work, (data, progress), result);
+            }
+            step => step,
+        };
         let next = if result.is_ok() { step.next() } else { Err(step) };
         match next {
             Ok(next) => self.advance(context, permit, work, next),

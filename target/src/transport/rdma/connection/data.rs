@@ -4,6 +4,7 @@
 
 use nvme_proto::{Sgl, Status};
 
+use super::range_list::ListProgress;
 use crate::controller::{CommandTransfer, CommandWork, IoKind, TransferDirection};
 use crate::core_context::pool::{Buffer, UNIT_BYTES};
 
@@ -75,8 +76,8 @@ pub(crate) enum StorageStep {
     FlushThenCompare(Buffer),
     /// Reads into the buffer.
     Read(OutgoingData),
-    /// Reads the ranges of a list, without an operation.
-    ReadRanges { ranges: u32, data: OutgoingData },
+    /// Reads the next range of a list.
+    ReadRanges(OutgoingData, ListProgress),
     /// Writes the data of the host to the medium.
     Write(ArrivedData),
     /// Reads into the part of the buffer that [`medium_at`] returns, behind the host's data.
@@ -190,8 +191,8 @@ impl StorageStep {
         Ok(match (kind, data) {
             (IoKind::Read { fua: false }, LocalData::Outgoing(data)) => Self::Read(data),
             (IoKind::Read { fua: true }, LocalData::Outgoing(data)) => Self::FlushThenRead(data),
-            (IoKind::ReadRanges { ranges }, LocalData::Outgoing(data)) => {
-                Self::ReadRanges { ranges, data }
+            (IoKind::ReadRanges { .. }, LocalData::Outgoing(data)) => {
+                Self::ReadRanges(data, ListProgress::default())
             }
             (IoKind::Write { .. }, LocalData::Arrived(data)) => Self::Write(data),
             (IoKind::Compare { fua }, LocalData::Arrived(ArrivedData::Buffer(buffer))) => match fua
@@ -223,7 +224,7 @@ impl StorageStep {
     /// Buffer that the operation uses or a later one will use.
     pub(crate) fn buffer(&self) -> Option<&Buffer> {
         match self {
-            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges { data, .. } => {
+            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges(data, _) => {
                 Some(&data.buffer)
             }
             Self::FlushThenCompare(buffer) | Self::Compare(buffer) => Some(buffer),
@@ -234,7 +235,7 @@ impl StorageStep {
 
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges { data, .. } => {
+            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges(data, _) => {
                 Some(data.buffer)
             }
             Self::FlushThenCompare(buffer) | Self::Compare(buffer) => Some(buffer),
