@@ -4,11 +4,11 @@
 use std::io;
 use std::ptr;
 
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{Cqe, FromBytes, IntoBytes, Sqe};
 use rdma::{Access, Mem, MemoryRegion, Provider, Registered, Sge};
 
-use crate::engine::read_ranges::MAX_RANGES;
+use crate::engine::limits::MAX_LISTED_RANGES;
 use crate::memory::pages::Pages;
 
 /// Bytes of a submission queue entry.
@@ -17,7 +17,7 @@ const SQE_BYTES: usize = size_of::<Sqe>();
 pub(crate) const CQE_BYTES: usize = size_of::<Cqe>();
 
 /// Most bytes of a list of ranges.
-const LIST_BYTES: usize = MAX_RANGES as usize * size_of::<ByteRange>();
+const LIST_BYTES: usize = MAX_LISTED_RANGES as usize * size_of::<ListedRange>();
 
 /// Memory of the command capsules of all slots, followed by that of the response capsules, and of
 /// the lists of ranges, which are on pages of their own where none is used.
@@ -51,8 +51,8 @@ impl<P: Provider> CapsuleMemory<P> {
     /// Writes the list of ranges behind the capsule of a slot.
     ///
     /// # Panics
-    /// There are more than [`MAX_RANGES`].
-    pub(crate) fn write_list(&mut self, index: u16, list: &[ByteRange]) -> Sge {
+    /// There are more than [`MAX_LISTED_RANGES`].
+    pub(crate) fn write_list(&mut self, index: u16, list: &[ListedRange]) -> Sge {
         let bytes = list.as_bytes();
         let lists_at = self.slots * (SQE_BYTES + CQE_BYTES);
         let offset = lists_at + usize::from(index) * LIST_BYTES;

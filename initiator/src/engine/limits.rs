@@ -2,9 +2,8 @@
 
 use nvme_proto::Cntlid;
 use nvme_proto::identify::{ControllerType, Identify, IdentifyController, RangeListOffer};
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 
-use crate::engine::read_ranges::MAX_RANGES;
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind};
 
@@ -13,6 +12,9 @@ const TRANSFER_BYTES: u64 = 1 << 20;
 
 /// Most data in a command capsule.
 const IN_CAPSULE_BYTES: u64 = 16 << 10;
+
+/// Most ranges that one command lists.
+pub(crate) const MAX_LISTED_RANGES: u16 = 64;
 
 /// Limits of a controller on its current connection.
 #[derive(Clone, Copy, Debug)]
@@ -35,8 +37,8 @@ pub struct ControllerLimits {
     pub command_quiesce_ms: u16,
     /// Maximum Outstanding Commands (MAXCMD) of a queue.
     pub(crate) max_commands: u16,
-    /// Limits of Read Ranges, with which several ranges of a plan are read at once; `None` if the
-    /// controller does not offer it.
+    /// Limits of Read Ranges, which reads several ranges of a plan; `None` if the controller does
+    /// not offer it.
     pub(crate) range_lists: Option<RangeListOffer>,
 }
 
@@ -71,8 +73,8 @@ impl ControllerLimits {
             false => 0,
         };
         // As many as fit a capsule, of those that a list may have here.
-        let fit = self.in_capsule_bytes as usize / size_of::<ByteRange>();
-        let ranges = fit.min(MAX_RANGES.into()) as u16;
+        let fit = self.in_capsule_bytes as usize / size_of::<ListedRange>();
+        let ranges = fit.min(MAX_LISTED_RANGES.into()) as u16;
         self.range_lists = identify
             .range_list_offer()
             .map(|offer| RangeListOffer { ranges: offer.ranges.min(ranges), ..offer })

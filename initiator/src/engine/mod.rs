@@ -27,6 +27,7 @@ pub(crate) mod host_engines;
 pub(crate) mod issue;
 pub(crate) mod limits;
 pub(crate) mod link;
+pub(crate) mod list_use;
 pub(crate) mod live_routes;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
@@ -58,7 +59,7 @@ pub(crate) mod write_table;
 
 use std::os::fd::BorrowedFd;
 
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{CmEvent, GroupStats, Time};
 
@@ -140,7 +141,7 @@ pub(crate) struct HostEngine {
     /// List for completions, whose capacity is kept.
     arrivals: Vec<Arrival>,
     /// Ranges of the command that is being sent, whose capacity is kept.
-    pub(crate) list: Vec<ByteRange>,
+    pub(crate) list: Vec<ListedRange>,
     /// Selection of the provider; only for a target on this machine.
     pub(crate) path: Option<PathChoice>,
     pub(crate) entropy: Entropy,
@@ -183,7 +184,7 @@ impl HostEngine {
             fresh: Fresh::default(),
             next_expiry: None,
             arrivals: Vec::with_capacity(Self::BATCH),
-            list: Vec::with_capacity(read_ranges::MAX_RANGES.into()),
+            list: Vec::with_capacity(limits::MAX_LISTED_RANGES.into()),
             path,
             entropy,
             computations: Vec::new(),

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{Cid, Cqe, Qid, Sqe};
 use rdma::{Caps, ConnId};
 
@@ -184,7 +184,7 @@ impl<W> HostQueue<W> {
         &mut self,
         wire: &mut dyn Wire,
         sqe: Sqe,
-        list: &[ByteRange],
+        list: &[ListedRange],
         data: Data<'_>,
         work: W,
     ) -> Result<(), (io::Error, W)> {

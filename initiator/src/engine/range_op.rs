@@ -10,8 +10,8 @@ use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RunKey};
 use crate::engine::completion::RangeService;
 use crate::engine::range_owner::RangeOwner;
 use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
-use crate::engine::write_table::WriteKey;
 use crate::engine::wire::Data;
+use crate::engine::write_table::WriteKey;
 use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
@@ -162,7 +162,7 @@ impl RangeOp {
         self
     }
 
-    /// Returns a range of a list as a range of its own, of which nothing was sent.
+    /// Returns a range of a list as a range of its own, before its first command.
     pub(crate) fn single(&self, offset: u64, slice: RegionSlice, owner: RangeOwner) -> Self {
         Self {
             slice,

@@ -14,8 +14,8 @@ pub(crate) enum RangeOwner {
     /// The result becomes the outcome of the plan's range with this index, which may be read from
     /// another replica of its shard.
     Plan { plan: PlanKey, index: u32 },
-    /// As `Plan`, for `count` ranges from index `first` on, which are one range while their command
-    /// is in flight.
+    /// The result becomes that of `count` ranges of the plan from index `first` on, which are one
+    /// range while their command is in flight.
     PlanRanges { plan: PlanKey, first: u32, count: u32 },
 }
 

@@ -4,7 +4,7 @@
 //! command is in flight. Unless all of them were read, each of the others becomes a range of its
 //! own, which is read, or moved to another replica, as if there had been no list.
 
-use nvme_proto::nvm::{ByteRange, ReadRanges};
+use nvme_proto::nvm::{ListedRange, ReadRanges};
 use nvme_proto::{Cqe, Status};
 
 use rdma::Access;
@@ -22,8 +22,6 @@ use crate::types::direction::RangeDirection;
 use crate::types::error::ErrorKind;
 use crate::types::plan::{Entry, Outcome};
 
-/// Most ranges of a list.
-pub(crate) const MAX_RANGES: u16 = 64;
 /// Most bytes of the ranges of a list.
 const MAX_BYTES: u32 = 128 << 10;
 
@@ -36,44 +34,6 @@ struct Gathered {
     /// Place of the first byte in the memory of the plan, and number of bytes.
     dst: u64,
     bytes: u32,
-}
-
-/// Use of lists for a namespace. A list of which little is in the cache of the target takes a
-/// message more than Reads alone, so that further ranges are read without it for some time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ListUse {
-    /// Ranges to read without lists.
-    pause: u32,
-    /// The next pause.
-    next_pause: u32,
-}
-
-impl Default for ListUse {
-    fn default() -> Self {
-        Self { pause: 0, next_pause: Self::MIN_PAUSE }
-    }
-}
-
-impl ListUse {
-    const MIN_PAUSE: u32 = 128;
-    const MAX_PAUSE: u32 = 8192;
-
-    /// Whether the next range may be in a list. Counts it if not.
-    fn may_gather(&mut self) -> bool {
-        let may = self.pause == 0;
-        self.pause = self.pause.saturating_sub(1);
-        may
-    }
-
-    /// Records how many ranges of a list were read.
-    fn answered(&mut self, read: u32, count: u32) {
-        if 2 * read >= count {
-            self.next_pause = Self::MIN_PAUSE;
-        } else {
-            self.pause = self.next_pause;
-            self.next_pause = (2 * self.next_pause).min(Self::MAX_PAUSE);
-        }
-    }
 }
 
 impl HostEngine {
@@ -146,8 +106,7 @@ impl HostEngine {
         let now = self.clock;
         let Some(queue) = self.next_io_queue(key) else { return };
         let (op, controller) = (&mut self.ops[op_key], &mut self.controllers[key]);
-        let (start, length, class) =
-            (op.offset, u64::from(command.length_bytes), op.options.class);
+        let (start, length, class) = (op.offset, u64::from(command.length_bytes), op.options.class);
         op.position = op.end();
         op.outstanding = 1;
         op.began = Some(now);
@@ -206,7 +165,9 @@ impl HostEngine {
         let op = &mut self.ops[piece.op];
         if op.trouble.is_some() || read == count {
             let length_bytes = piece.step.length_bytes;
-            self.counters.listed_ranges += u64::from(read);
+            if op.trouble.is_none() {
+                self.counters.count_listed(read, length_bytes);
+            }
             op.progress(now, length_bytes, io_timeout);
             return self.piece_done(key, piece.op, length_bytes, outbox);
         }
@@ -244,8 +205,10 @@ impl HostEngine {
         let RangeOwner::PlanRanges { plan, first, count } = op.owner else { return };
         let class = op.options.class;
         self.controllers[key].ranges.note_ended(class, piece.step.length_bytes);
+        let state = outbox.plan_state(plan);
+        let lengths = (first..first + read).map(|index| u64::from(state.entry(index).0.length));
         self.counters.ranges += u64::from(read);
-        self.counters.listed_ranges += u64::from(read);
+        self.counters.count_listed(read, lengths.sum());
         outbox.end_ranges(plan, first, read, op.service(self.clock));
         for index in (first + read..first + count).rev() {
             let state = outbox.plan_state(plan);
@@ -265,12 +228,12 @@ impl HostEngine {
 }
 
 impl PlanRun {
-    /// Returns the next ranges that one command can read, of at most `limit` ranges and bytes, with
-    /// their list; `None` if there are none.
+    /// Selects the next ranges that one command can read, and writes their list; `None` if the next
+    /// range fits no list.
     fn gather(
         &self,
         (most_ranges, most_bytes): (u32, u32),
-        list: &mut Vec<ByteRange>,
+        list: &mut Vec<ListedRange>,
     ) -> Option<Gathered> {
         list.clear();
         let first = self.ranges.peek()?;
@@ -288,7 +251,7 @@ impl PlanRun {
             if !fits {
                 break;
             }
-            list.push(ByteRange::new(entry.offset, entry.length));
+            list.push(ListedRange::new(entry.offset, entry.length));
             bytes += entry.length;
         }
         let count = list.len() as u32;

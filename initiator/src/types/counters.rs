@@ -12,8 +12,8 @@ pub struct HostCounters {
     pub ranges: u64,
     /// Ranges that ended with an error.
     pub ranges_failed: u64,
-    /// Parts of ranges, one command each, that were transferred directly between the target and the
-    /// caller's memory.
+    /// Parts of ranges, one command each or of a list of ranges, that were transferred directly
+    /// between the target and the caller's memory.
     pub direct_steps: u64,
     /// Bytes transferred in the parts of `direct_steps`.
     pub direct_bytes: u64,
@@ -50,6 +50,13 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
+    /// Counts ranges that a command with a list has read.
+    pub(crate) fn count_listed(&mut self, ranges: u32, bytes: u64) {
+        self.listed_ranges += u64::from(ranges);
+        self.direct_steps += u64::from(ranges);
+        self.direct_bytes += bytes;
+    }
+
     /// Returns the sum of both, counter by counter.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {

@@ -250,7 +250,7 @@ impl IdentifyController {
         &self.psd[..count.min(self.psd.len())]
     }
 
-    /// What a Feedrail controller offers in the vendor-specific bytes.
+    /// Returns the offer of Read Ranges in the vendor-specific bytes, if there is one.
     pub fn range_list_offer(&self) -> Option<RangeListOffer> {
         RangeListOffer::parse(&self.vendor)
     }

@@ -6,7 +6,7 @@ mod read_ranges;
 
 pub use dsm::{DatasetManagement, DsmAttributes, DsmRange};
 pub use io::{Flush, Io, WriteZeroes};
-pub use read_ranges::{ByteRange, ReadRanges};
+pub use read_ranges::{ListedRange, ReadRanges};
 
 use crate::{DataTransfer, Nsid, NvmOpcode, Sqe, Status};
 

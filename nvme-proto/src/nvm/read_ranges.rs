@@ -14,7 +14,7 @@ use crate::{Nsid, NvmOpcode, Sqe, Status};
 /// | DPTR | keyed data block, host memory for the bytes of the ranges, one after the other |
 /// | CDW10, bits 15:0 | number of ranges, zero-based |
 /// | CDW11 | sum of the lengths of the ranges in bytes |
-/// | in-capsule data, from offset 0 on | that many [`ByteRange`]s |
+/// | in-capsule data, from offset 0 on | that many [`ListedRange`]s |
 ///
 /// Dword 0 of a successful completion is the number of ranges, from the first on, whose bytes are
 /// in the host's memory. The controller reads only what needs no wait; a range that would need one,
@@ -56,7 +56,7 @@ impl ReadRanges {
 
     /// Length of the list of ranges in bytes.
     pub const fn list_bytes(&self) -> u32 {
-        self.ranges * size_of::<ByteRange>() as u32
+        self.ranges * size_of::<ListedRange>() as u32
     }
 
     /// Returns the ranges in `data`, the in-capsule data of the command, once all of them are
@@ -70,10 +70,10 @@ impl ReadRanges {
         &self,
         data: &'a [u8],
         size_bytes: u64,
-    ) -> Result<&'a [ByteRange], Status> {
+    ) -> Result<&'a [ListedRange], Status> {
         let invalid = Status::INVALID_FIELD.with_dnr();
         let (ranges, _rest) =
-            <[ByteRange]>::ref_from_prefix_with_elems(data, self.ranges as usize)
+            <[ListedRange]>::ref_from_prefix_with_elems(data, self.ranges as usize)
                 .map_err(|_| invalid)?;
         let mut sum = 0;
         for range in ranges {
@@ -105,7 +105,7 @@ impl ReadRanges {
     Unaligned,
 )]
 #[repr(C)]
-pub struct ByteRange {
+pub struct ListedRange {
     /// First byte in the namespace.
     pub offset_bytes: U64,
     /// Length in bytes, not zero-based and not 0.
@@ -113,10 +113,10 @@ pub struct ByteRange {
     reserved_12: U32,
 }
 
-const _: () = assert!(size_of::<ByteRange>() == 16);
+const _: () = assert!(size_of::<ListedRange>() == 16);
 
-impl ByteRange {
-    /// Creates a range.
+impl ListedRange {
+    /// Creates a range with its reserved bytes zero.
     pub const fn new(offset_bytes: u64, length_bytes: u32) -> Self {
         Self {
             offset_bytes: U64::new(offset_bytes),

@@ -6,45 +6,45 @@ use proptest::prelude::*;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::identify::{IdentifyController, RangeListOffer};
-use crate::nvm::{ByteRange, ReadRanges};
+use crate::nvm::{ListedRange, ReadRanges};
 use crate::{
     Command, DataDirection, DataTransfer, Nsid, NvmCommand, NvmOpcode, Qid, Sgl, Sqe, Status,
 };
 
 const SIZE_BYTES: u64 = 10_000;
 
-fn command(ranges: &[ByteRange]) -> ReadRanges {
+fn command(ranges: &[ListedRange]) -> ReadRanges {
     let length_bytes = ranges.iter().map(|range| range.length_bytes.get()).sum();
     ReadRanges { nsid: Nsid(3), ranges: ranges.len() as u32, length_bytes }
 }
 
 #[test]
 fn the_command_has_these_bytes() {
-    let ranges = [ByteRange::new(0x0102_0304_0506_0708, 2050), ByteRange::new(1, 0x1_0000)];
-    let data = Sgl::Keyed { address: 0x10, length: 0x1_0802, key: 7, invalidate: false };
+    // The example of docs/read-ranges.md.
+    let example = "
+        C2 40 00 00  03 00 00 00  00 00 00 00  00 00 00 00
+        00 00 00 00  00 00 00 00  10 00 00 00  00 00 00 00
+        02 0A 00 07  00 00 00 40  01 00 00 00  02 0A 00 00
+        00 00 00 00  00 00 00 00  00 00 00 00  00 00 00 00
+        04 10 00 00  00 00 00 00  02 08 00 00  00 00 00 00
+        00 00 00 00  00 00 00 00  00 02 00 00  00 00 00 00";
+    let expected: Vec<u8> =
+        example.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+    let ranges = [ListedRange::new(4100, 2050), ListedRange::new(0, 512)];
+    let data = Sgl::Keyed { address: 0x10, length: 2562, key: 7, invalidate: false };
     let sqe = command(&ranges).to_sqe().with_data(data);
-    let mut expected = [0; 64];
-    expected[..2].copy_from_slice(&[0xC2, 0x40]);
-    expected[4] = 3;
-    expected[24] = 0x10;
-    expected[32..36].copy_from_slice(&[0x02, 0x08, 0x01, 7]);
-    expected[39] = 0x40;
-    expected[40] = 1;
-    expected[44..47].copy_from_slice(&[0x02, 0x08, 0x01]);
-    assert_eq!(sqe.as_bytes(), expected);
-    let mut list = [0; 32];
-    list[..8].copy_from_slice(&[8, 7, 6, 5, 4, 3, 2, 1]);
-    list[8..10].copy_from_slice(&[0x02, 0x08]);
-    list[16] = 1;
-    list[26] = 1;
-    assert_eq!(ranges.as_bytes(), list);
+    assert_eq!([sqe.as_bytes(), ranges.as_bytes()].concat(), expected);
+    let wide = ListedRange::new(0x0102_0304_0506_0708, 0x090A_0B0C);
+    let bytes = [8, 7, 6, 5, 4, 3, 2, 1, 0x0C, 0x0B, 0x0A, 9, 0, 0, 0, 0];
+    assert_eq!(wide.as_bytes(), bytes);
 }
 
 #[test]
 fn the_opcode_is_of_a_vendor_and_its_data_goes_to_the_host() {
     assert!(NvmOpcode::READ_RANGES.0 >= 0x80);
     assert_eq!(DataDirection::of(NvmOpcode::READ_RANGES.0), DataDirection::ControllerToHost);
-    let command = NvmCommand::ReadRanges(command(&[ByteRange::new(0, 5), ByteRange::new(9, 6)]));
+    let command =
+        NvmCommand::ReadRanges(command(&[ListedRange::new(0, 5), ListedRange::new(9, 6)]));
     assert_eq!((command.opcode(), command.nsid()), (NvmOpcode::READ_RANGES, Nsid(3)));
     let transfer = DataTransfer { direction: DataDirection::ControllerToHost, length_bytes: 11 };
     assert_eq!(command.transfer(4096), transfer);
@@ -57,10 +57,10 @@ fn the_opcode_is_of_a_vendor_and_its_data_goes_to_the_host() {
 fn each_mistake_in_a_list_has_a_status() {
     let invalid = Status::INVALID_FIELD.with_dnr();
     let outside = Status::LBA_OUT_OF_RANGE.with_dnr();
-    let good = [ByteRange::new(0, 10), ByteRange::new(SIZE_BYTES - 1, 1)];
+    let good = [ListedRange::new(0, 10), ListedRange::new(SIZE_BYTES - 1, 1)];
     let found = command(&good).ranges_in(good.as_bytes(), SIZE_BYTES);
     assert_eq!(found, Ok(&good[..]));
-    let more = [good[0], good[1], ByteRange::new(5, 5)];
+    let more = [good[0], good[1], ListedRange::new(5, 5)];
     assert_eq!(command(&good).ranges_in(more.as_bytes(), SIZE_BYTES), Ok(&good[..]));
     let one_less = &good.as_bytes()[..31];
     assert_eq!(command(&good).ranges_in(one_less, SIZE_BYTES), Err(invalid));
@@ -71,16 +71,16 @@ fn each_mistake_in_a_list_has_a_status() {
         let list = [good[0], range];
         assert_eq!(command(&list).ranges_in(list.as_bytes(), SIZE_BYTES), Err(status), "{range:?}");
     };
-    refused(ByteRange::new(7, 0), invalid);
-    refused(ByteRange::new(SIZE_BYTES - 1, 2), outside);
-    refused(ByteRange::new(SIZE_BYTES, 1), outside);
-    refused(ByteRange::new(u64::MAX, 1), outside);
-    refused(ByteRange::new(u64::MAX - 1, u32::MAX - 20), outside);
+    refused(ListedRange::new(7, 0), invalid);
+    refused(ListedRange::new(SIZE_BYTES - 1, 2), outside);
+    refused(ListedRange::new(SIZE_BYTES, 1), outside);
+    refused(ListedRange::new(u64::MAX, 1), outside);
+    refused(ListedRange::new(u64::MAX - 1, u32::MAX - 20), outside);
 }
 
 #[test]
 fn a_sum_of_more_than_32_bits_is_no_length() {
-    let list = [ByteRange::new(0, u32::MAX), ByteRange::new(0, 2)];
+    let list = [ListedRange::new(0, u32::MAX), ListedRange::new(0, 2)];
     let command = ReadRanges { nsid: Nsid(1), ranges: 2, length_bytes: 1 };
     let refused = command.ranges_in(list.as_bytes(), u64::MAX);
     assert_eq!(refused, Err(Status::INVALID_FIELD.with_dnr()));
@@ -149,7 +149,7 @@ proptest! {
         behind in prop::collection::vec(any::<u8>(), 0..40),
     ) {
         let list: Vec<_> =
-            list.into_iter().map(|(offset, length)| ByteRange::new(offset, length)).collect();
+            list.into_iter().map(|(offset, length)| ListedRange::new(offset, length)).collect();
         let data = [list.as_bytes(), &behind].concat();
         prop_assert_eq!(command(&list).ranges_in(&data, SIZE_BYTES), Ok(&list[..]));
     }

@@ -80,8 +80,8 @@ pub struct IoWork {
     pub kind: IoKind,
     /// Offset of the first byte in the namespace. 0 for Flush, Deallocate and Read Ranges.
     pub offset_bytes: u64,
-    /// Length in bytes: of the data for Read, Read Ranges, Write and Compare, of the range for Write
-    /// Zeroes; 0 for Flush and Deallocate.
+    /// Length in bytes: of the data for Read, Read Ranges, Write and Compare, of the range for
+    /// Write Zeroes; 0 for Flush and Deallocate.
     pub length_bytes: u64,
 }
 

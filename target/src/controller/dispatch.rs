@@ -24,7 +24,7 @@ use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::published::Exports;
-use crate::limits::turn::{CACHED_READ_BYTES, RANGES_AT_ONCE};
+use crate::limits::turn::{CACHED_READ_BYTES, LISTED_RANGES};
 use crate::metrics::io_counters::IoCounters;
 
 impl Queue {
@@ -300,7 +300,7 @@ impl IoPlan {
                 (kind, Some(zeroes.range), none)
             }
             NvmCommand::ReadRanges(ReadRanges { ranges, length_bytes, .. }) => {
-                if ranges > RANGES_AT_ONCE || length_bytes > CACHED_READ_BYTES {
+                if ranges > LISTED_RANGES || length_bytes > CACHED_READ_BYTES {
                     return Err(Status::INVALID_FIELD.with_dnr().into());
                 }
                 let data = PlannedData::Other(command.transfer(namespace.lba_bytes()));

@@ -14,7 +14,7 @@ use nvme_proto::identify::{
 use nvme_proto::log::{
     AnaGroup, AnaHeader, AnaState, DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOffset,
 };
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
@@ -471,7 +471,7 @@ impl Fake {
         }
     }
 
-    fn write_ranges_to_host(&mut self, conn: ConnId, sqe: &Sqe, ranges: &[ByteRange]) {
+    fn write_ranges_to_host(&mut self, conn: ConnId, sqe: &Sqe, ranges: &[ListedRange]) {
         let Ok(Sgl::Keyed { address, key, .. }) = sqe.dptr.parse() else { panic!("no memory") };
         let mut remote_addr = address;
         for range in ranges {

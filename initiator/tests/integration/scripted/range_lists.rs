@@ -58,7 +58,7 @@ impl Listing {
         Self { world, shards, region }
     }
 
-    /// Has the target do this with lists, and everything else as usual.
+    /// Sets what the target does with lists; it does everything else as usual.
     fn answer(&mut self, mut action: impl FnMut(&Seen) -> Action + 'static) {
         self.world.fake.script = Box::new(move |seen| match is_list(seen) {
             true => action(seen),
@@ -92,7 +92,7 @@ impl Listing {
 
     fn run_until_listed(&mut self, lists: usize) {
         while self.lists() < lists {
-            assert!(self.world.step(), "no more lists come");
+            assert!(self.world.step(), "the lists end");
         }
     }
 

@@ -7,7 +7,7 @@ use nvme_proto::identify::{
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
     NamespaceList, Nmic, Nsattr, Nstat, RangeListOffer, Sgls, write_descriptors,
 };
-use nvme_proto::nvm::ByteRange;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{
     AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
     U128,
@@ -21,7 +21,7 @@ use crate::controller::support::{Describe, Support};
 use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
-use crate::limits::turn::{CACHED_READ_BYTES, RANGES_AT_ONCE};
+use crate::limits::turn::{CACHED_READ_BYTES, LISTED_RANGES};
 use crate::limits::{
     ABORTS, ANA_GROUPS, ANA_TRANSITION, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES,
     KEEP_ALIVE_GRANULARITY, Limits,
@@ -196,7 +196,8 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
 
 /// Returns the limits of Read Ranges; `None` if a capsule has no room for a list.
 fn range_list_offer(limits: &Limits) -> Option<RangeListOffer> {
-    let ranges = (limits.in_capsule_data_bytes / size_of::<ByteRange>() as u32).min(RANGES_AT_ONCE);
+    let ranges =
+        (limits.in_capsule_data_bytes / size_of::<ListedRange>() as u32).min(LISTED_RANGES);
     let bytes = limits.max_transfer_bytes.min(CACHED_READ_BYTES);
     (ranges > 0).then_some(RangeListOffer { ranges: ranges as u16, bytes })
 }

@@ -74,7 +74,7 @@ pub(crate) struct RdmaTransport<P: Provider> {
     ending: Vec<usize>,
     /// Keys of connections with responses to send at the end of the turn.
     answering: Vec<usize>,
-    /// Connections with commands that wait until the next turn, which may read more.
+    /// Connections with commands that wait for the next turn, since this one has read enough.
     reading: Vec<usize>,
     /// Times at which connections must be looked at, by key.
     deadlines: Deadlines,
@@ -316,7 +316,7 @@ impl<P: Provider> RdmaTransport<P> {
         self.with(core, key, |_, _| Ok(()));
     }
 
-    /// Continues connections whose commands waited because the last turn could read no more.
+    /// Continues connections whose commands waited because the last turn had read enough.
     fn continue_reading(&mut self, core: &mut CoreContext) -> bool {
         let mut keys = mem::take(&mut self.reading);
         let progress = !keys.is_empty();

@@ -5,10 +5,8 @@ use std::time::Duration;
 use nvme_proto::admin::Abort;
 use nvme_proto::identify::{Cns, Identify, IdentifyController, RangeListOffer};
 use nvme_proto::log::{CommandEffects, EffectsLog, GetLogPage, LogId};
-use nvme_proto::nvm::{ByteRange, ReadRanges};
-use nvme_proto::{
-    AdminCommand, Cqe, FromBytes, IntoBytes, Nsid, NvmOpcode, Qid, Sgl, Sqe, Status,
-};
+use nvme_proto::nvm::{ListedRange, ReadRanges};
+use nvme_proto::{AdminCommand, Cqe, FromBytes, IntoBytes, Nsid, NvmOpcode, Qid, Sgl, Sqe, Status};
 use rdma::sim::SimConfig;
 
 use super::pattern;
@@ -24,21 +22,21 @@ fn one_queue(mut world: World) -> (World, On, On) {
     (world, admin, io)
 }
 
-fn list(ranges: &[(u64, u32)]) -> Vec<ByteRange> {
-    ranges.iter().map(|&(offset, length)| ByteRange::new(offset, length)).collect()
+fn list(ranges: &[(u64, u32)]) -> Vec<ListedRange> {
+    ranges.iter().map(|&(offset, length)| ListedRange::new(offset, length)).collect()
 }
 
-fn bytes_of(list: &[ByteRange]) -> u32 {
+fn bytes_of(list: &[ListedRange]) -> u32 {
     list.iter().map(|range| range.length_bytes.get()).sum()
 }
 
-fn command(nsid: u32, list: &[ByteRange]) -> ReadRanges {
+fn command(nsid: u32, list: &[ListedRange]) -> ReadRanges {
     let (ranges, length_bytes) = (list.len() as u32, bytes_of(list));
     ReadRanges { nsid: Nsid(nsid), ranges, length_bytes }
 }
 
 impl World {
-    fn read_ranges(&mut self, on: On, nsid: u32, list: &[ByteRange]) -> Cqe {
+    fn read_ranges(&mut self, on: On, nsid: u32, list: &[ListedRange]) -> Cqe {
         let length = bytes_of(list) as usize;
         self.hosts[on.host].fill(0, length + 8, UNTOUCHED);
         let sqe = command(nsid, list).to_sqe().with_data(self.keyed(on, 0, length));
@@ -59,8 +57,8 @@ impl World {
 }
 
 /// The bytes of the ranges, one after the other.
-fn gathered(content: &[u8], list: &[ByteRange]) -> Vec<u8> {
-    let of = |range: &ByteRange| {
+fn gathered(content: &[u8], list: &[ListedRange]) -> Vec<u8> {
+    let of = |range: &ListedRange| {
         let start = range.offset_bytes.get() as usize;
         &content[start..start + range.length_bytes.get() as usize]
     };
@@ -75,7 +73,7 @@ fn ranges_arrive_one_after_the_other() {
     for ranges in [
         list(&[(0, 8)]),
         list(&[(8, 512), (0, 16), (0, 16), ((1 << 20) - 8, 8)]),
-        (0..128).map(|i| ByteRange::new(i * 4104 % 1_000_000 / 8 * 8, 2048)).collect(),
+        (0..128).map(|i| ListedRange::new(i * 4104 % 1_000_000 / 8 * 8, 2048)).collect(),
     ] {
         let cqe = world.read_ranges(on, 1, &ranges);
         assert_eq!(cqe.result(), ranges.len() as u64);
@@ -98,7 +96,7 @@ fn a_range_that_would_wait_ends_the_list() {
     assert_eq!(world.read_ranges(on, 1, &ranges).result(), 2);
     let got = world.hosts[on.host].get(0, 24);
     assert!(got == gathered(&content, &ranges[..2]));
-    // Nothing at all, of a medium of which nothing can be had at once.
+    // The null medium has no cache, so that nothing of it is read.
     for (nsid, ranges) in [(1, list(&[(3, 8), (0, 8)])), (2, list(&[(0, 512), (0, 512)]))] {
         assert_eq!(world.read_ranges(on, nsid, &ranges).result(), 0);
         assert_eq!(world.hosts[on.host].get(0, 8), [UNTOUCHED; 8]);
@@ -110,7 +108,8 @@ fn each_mistake_has_a_status_and_costs_the_command_only() {
     let (mut world, _, on) = one_queue(World::new(&two_namespaces()));
     let good = list(&[(0, 8), (8, 16)]);
     let sqe = command(1, &good).to_sqe();
-    let status = |world: &mut World, sqe, list: &[ByteRange]| world.refused(on, sqe, list.as_bytes());
+    let status =
+        |world: &mut World, sqe, list: &[ListedRange]| world.refused(on, sqe, list.as_bytes());
     assert_eq!(status(&mut world, sqe, &good), Status::SUCCESS);
     assert_eq!(world.refused(on, sqe, &good.as_bytes()[..31]), Status::INVALID_FIELD, "no list");
     assert_eq!(world.refused(on, sqe, &[]), Status::INVALID_FIELD, "no list");
@@ -136,7 +135,7 @@ fn each_mistake_has_a_status_and_costs_the_command_only() {
     let in_capsule = sqe.with_data(Sgl::InCapsule { offset: 0, length: 32 });
     let refused = world.status(on, &in_capsule, good.as_bytes());
     assert_eq!(refused, Status::SGL_DESCRIPTOR_TYPE_INVALID);
-    assert_eq!(world.read_ranges(on, 1, &good).result(), 2, "the queue goes on");
+    assert_eq!(world.read_ranges(on, 1, &good).result(), 2, "the queue still works");
 }
 
 #[test]
@@ -156,7 +155,8 @@ fn a_controller_says_that_it_has_the_command() {
 #[test]
 fn the_offer_is_as_large_as_a_capsule() {
     for (in_capsule, ranges) in [(1024, Some(64)), (16, Some(1)), (0, None)] {
-        let limits = format!("in_capsule_data_bytes = {in_capsule}\nmax_transfer_bytes = \"64KiB\"");
+        let limits =
+            format!("in_capsule_data_bytes = {in_capsule}\nmax_transfer_bytes = \"64KiB\"");
         let (mut world, admin, on) = one_queue(World::new(&namespaces(&limits)));
         let identify = AdminCommand::Identify(Identify::new(Cns::CONTROLLER));
         let identify = world.asked(admin, &identify);
@@ -199,7 +199,8 @@ fn a_list_takes_the_quota_of_its_ranges() {
 #[test]
 fn lists_of_several_hosts_share_turns_and_buffers() {
     let limits = "pool_bytes = \"8MiB\"\nmax_transfer_bytes = \"256KiB\"";
-    let mut world = World::with(&namespaces(limits), 3, SimConfig::default(), &|_, backend| backend);
+    let mut world =
+        World::with(&namespaces(limits), 3, SimConfig::default(), &|_, backend| backend);
     let content = pattern(1 << 20, 7);
     let queues: Vec<On> = (0..2)
         .map(|_| {
@@ -211,7 +212,7 @@ fn lists_of_several_hosts_share_turns_and_buffers() {
     for (at, piece) in content.chunks(256 << 10).enumerate() {
         world.write(queues[0], 1, at as u64 * 512, piece);
     }
-    let ranges: Vec<_> = (0..64).map(|i| ByteRange::new(i * 15_000 / 8 * 8, 2048)).collect();
+    let ranges: Vec<_> = (0..64).map(|i| ListedRange::new(i * 15_000 / 8 * 8, 2048)).collect();
     let length = bytes_of(&ranges) as usize;
     let expected = gathered(&content, &ranges);
     let mut sent = Vec::new();

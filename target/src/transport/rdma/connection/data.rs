@@ -4,7 +4,7 @@
 
 use nvme_proto::{Sgl, Status};
 
-use super::range_list::ListProgress;
+use super::list_progress::ListProgress;
 use crate::controller::{CommandTransfer, CommandWork, IoKind, TransferDirection};
 use crate::core_context::pool::{Buffer, UNIT_BYTES};
 

@@ -8,6 +8,7 @@ mod command;
 mod control;
 mod data;
 mod life;
+mod list_progress;
 mod metering;
 mod placing;
 mod range_list;

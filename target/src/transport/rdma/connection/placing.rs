@@ -88,7 +88,7 @@ impl<P: Provider> Connection<P> {
     }
 
     /// Whether a new command waits until the host has taken data that was placed, or for the next
-    /// turn if this one may read no more. Otherwise it would go through a buffer, only to wait then.
+    /// turn if this one has read enough. Otherwise it would go through a buffer, only to wait then.
     /// A response that the host has not acknowledged ends the wait for the host.
     pub(super) fn waits_for_room(&mut self, context: &mut TurnContext<'_, P>) -> bool {
         let next_bytes = self.placing.placed_bytes;
@@ -103,7 +103,7 @@ impl<P: Provider> Connection<P> {
         awaits_host && !context.group.has_write_room(self.qp, next_bytes)
     }
 
-    /// Starts commands that waited because the last turn could read no more.
+    /// Starts commands that waited because the last turn had read enough.
     pub(in crate::transport::rdma) fn begin_turn(
         &mut self,
         context: &mut TurnContext<'_, P>,

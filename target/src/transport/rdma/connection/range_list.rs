@@ -3,41 +3,19 @@
 
 use ::rdma::{Group, Provider};
 use nvme_proto::Status;
-use nvme_proto::nvm::{ByteRange, ReadRanges};
+use nvme_proto::nvm::{ListedRange, ReadRanges};
 
 use super::data::{HostData, KeyedMemory, OutgoingData, ResponseData, StorageStep};
+use super::list_progress::ListProgress;
 use super::request::{CompletionPermit, Receive, RequestStage, StorageRun};
 use super::{Connection, Ended, TurnContext};
 use crate::backend::{BackendError, Operation, Span};
 use crate::controller::command_trace::TracePoint;
 use crate::controller::{CommandOutcome, CommandWork, IoKind, IoWork};
 use crate::core_context::CoreContext;
+use crate::deliberate_bugs::{self, Bug};
 use crate::storage::Submitted;
 use crate::transport::rdma::area::Area;
-
-/// What was read of a list.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ListProgress {
-    /// Ranges that were read completely, and their bytes.
-    ranges: u32,
-    bytes: u32,
-    /// Bytes of the next range that were read.
-    part: u32,
-}
-
-impl ListProgress {
-    fn next<'a>(&self, list: &'a [ByteRange]) -> Option<&'a ByteRange> {
-        list.get(self.ranges as usize)
-    }
-
-    /// Records that bytes of the next range were read, or the rest of it.
-    fn add(&mut self, range: &ByteRange, bytes: u32) {
-        self.part += bytes;
-        if self.part == range.length_bytes.get() {
-            (self.ranges, self.bytes, self.part) = (self.ranges + 1, self.bytes + self.part, 0);
-        }
-    }
-}
 
 impl<P: Provider> Connection<P> {
     /// Executes Read Ranges: checks its list, and reads into memory of the device, or else into a
@@ -90,8 +68,8 @@ impl<P: Provider> Connection<P> {
         Ok(())
     }
 
-    /// Reads the next ranges of a list into the buffer of the command. While the turn may read no
-    /// more, the next range waits as an operation, as a read does.
+    /// Reads the next ranges of a list into the buffer of the command. Once the turn has read
+    /// enough, the next range waits as an operation, as a read does.
     pub(super) fn advance_list(
         &mut self,
         context: &mut TurnContext<'_, P>,
@@ -175,7 +153,8 @@ impl<P: Provider> Connection<P> {
         let kind = IoKind::ReadRanges { ranges };
         let read = IoWork { kind, length_bytes: bytes.into(), ..*work };
         let outcome = self.end_io(context.core, &permit, &read, 0, Ok(()));
-        let outcome = CommandOutcome { result: ranges.into(), ..outcome };
+        let more = deliberate_bugs::has(Bug::CountRangeUnread);
+        let outcome = CommandOutcome { result: u64::from(ranges) + u64::from(more), ..outcome };
         self.complete(context, permit, outcome, data);
     }
 }
@@ -188,7 +167,7 @@ impl<P: Provider> Connection<P> {
 unsafe fn fill(
     core: &mut CoreContext,
     work: &IoWork,
-    list: &[ByteRange],
+    list: &[ListedRange],
     progress: &mut ListProgress,
     to: *mut u8,
     length: u32,
@@ -234,7 +213,7 @@ fn list_of<'a, P: Provider>(
     area: &'a mut Area<P>,
     receive: Receive,
     work: &IoWork,
-) -> Result<&'a [ByteRange], Status> {
+) -> Result<&'a [ListedRange], Status> {
     let command = command_of(work).ok_or(Status::INTERNAL_ERROR)?;
     // SAFETY: the receive completed, and is posted again with the response only. Storage never uses
     // a list.
