@@ -300,7 +300,9 @@ impl IoPlan {
                 (kind, Some(zeroes.range), none)
             }
             NvmCommand::ReadRanges(ReadRanges { ranges, length_bytes, .. }) => {
-                if ranges > LISTED_RANGES || length_bytes > CACHED_READ_BYTES {
+                let fits =
+                    ranges <= LISTED_RANGES && (1..=CACHED_READ_BYTES).contains(&length_bytes);
+                if !fits {
                     return Err(Status::INVALID_FIELD.with_dnr().into());
                 }
                 let data = PlannedData::Other(command.transfer(namespace.lba_bytes()));

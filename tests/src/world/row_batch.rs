@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use feedrail_initiator::{Entry, Error, Grant, Host, Namespace, Region, Shards, Submit, Ticket};
+use feedrail_initiator::{
+    Entry, Error, Grant, Host, Namespace, PlanError, Region, Shards, Submit, Ticket,
+};
 
 use super::history::{History, ReadId};
 
@@ -36,7 +38,10 @@ impl RowBatch {
         let region = Region::allocate(dst as usize, grant)?;
         let shards = Shards::new([namespace.clone()])?;
         let submitted = host.submit(&shards, &plan, &region, Submit::default());
-        let ticket = submitted.map_err(Error::from)?;
+        let ticket = submitted.map_err(|error| match error {
+            PlanError::Host(error) => error,
+            other => panic!("a valid plan: {other}"),
+        })?;
         let rows = places.into_iter().map(|place| (place, history.begin_read())).collect();
         Ok(Self { ticket, region, namespace: number, rows })
     }

@@ -119,14 +119,19 @@ impl<P: Provider> Connection<P> {
         let Some(transfer) = *transfer else {
             return self.execute(context, permit, work, LocalData::None);
         };
-        let host = locate(descriptor, transfer, in_capsule);
-        let host = match host.and_then(|host| has_list(work, in_capsule).map(|()| host)) {
+        let host = match locate(descriptor, transfer, in_capsule) {
             Ok(host) => host,
             Err(status) => {
                 self.refuse(context, permit, work, status, None);
                 return Ok(());
             }
         };
+        if let CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }) = work
+            && !has_list(list, in_capsule)
+        {
+            self.refuse(context, permit, work, Status::INVALID_FIELD.with_dnr(), None);
+            return Ok(());
+        }
         match context.core.throttle.is_on() {
             false => self.place_command(context, permit, work, host),
             true => self.meter(context, permit, *work, host, QuotaOwner::Host),

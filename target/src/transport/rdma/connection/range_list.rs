@@ -189,17 +189,11 @@ unsafe fn fill(
     filled
 }
 
-/// Checks that the capsule of Read Ranges has a list of the length that the command names;
-/// `received` is the length in bytes of its in-capsule data.
-pub(super) fn has_list(work: &CommandWork, received: u32) -> Result<(), Status> {
-    let command = match work {
-        CommandWork::Io(work) => command_of(work),
-        CommandWork::Control(_) => None,
-    };
-    match command {
-        Some(command) if command.list_bytes() > received => Err(Status::INVALID_FIELD.with_dnr()),
-        _ => Ok(()),
-    }
+/// Whether the capsule of Read Ranges, with `received` bytes of in-capsule data, has a list of the
+/// length that the command names.
+#[cold]
+pub(super) fn has_list(work: &IoWork, received: u32) -> bool {
+    command_of(work).is_some_and(|command| command.list_bytes() <= received)
 }
 
 fn command_of(work: &IoWork) -> Option<ReadRanges> {
