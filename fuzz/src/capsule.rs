@@ -1,6 +1,7 @@
 //! Command capsules: entries, descriptors, and the data that comes with them.
 
 use nvme_proto::fabrics::{Connect, ConnectData};
+use nvme_proto::nvm::ReadRanges;
 use nvme_proto::{
     Command, CommandCapsule, FabricsCommand, IntoBytes, NvmCommand, Qid, Sgl, SglDescriptor, Sqe,
 };
@@ -69,14 +70,33 @@ fn connect_data(connect: &Connect, data: &[u8]) {
     }
 }
 
+/// A list that is accepted is within the data and the namespace, and as long as the command says.
+fn range_list(command: &ReadRanges, data: &[u8], size_bytes: u64) {
+    match command.ranges_in(data, size_bytes) {
+        Ok(ranges) => {
+            assert_eq!(size_of_val(ranges), command.list_bytes() as usize);
+            assert!(ranges.iter().all(|range| range.end().is_some_and(|end| end <= size_bytes)));
+            let lengths = ranges.iter().map(|range| u64::from(range.length_bytes.get()));
+            assert_eq!(lengths.sum::<u64>(), u64::from(command.length_bytes));
+        }
+        Err(status) => assert!(status.do_not_retry()),
+    }
+}
+
 fn nvm(command: &NvmCommand, data: &[u8]) {
     for block_bytes in [512, 4096, 1 << 31] {
         let _ = command.transfer(block_bytes);
     }
-    if let NvmCommand::DatasetManagement(command) = command {
-        match command.ranges_in(data) {
+    match command {
+        NvmCommand::DatasetManagement(command) => match command.ranges_in(data) {
             Ok(ranges) => assert_eq!(size_of_val(ranges) as u64, command.length_bytes()),
             Err(_) => assert!((data.len() as u64) < command.length_bytes()),
+        },
+        NvmCommand::ReadRanges(command) => {
+            for size_bytes in [0, 1 << 20, u64::MAX] {
+                range_list(command, data, size_bytes);
+            }
         }
+        _ => {}
     }
 }

@@ -57,6 +57,7 @@ open_enum! {
         COPY = 0x19, "Copy";
         IO_MANAGEMENT_SEND = 0x1D, "I/O Management Send";
         FABRICS = 0x7F, "Fabrics Commands";
+        READ_RANGES = 0xC2, "Read Ranges of Feedrail";
     }
 }
 

@@ -35,6 +35,8 @@ pub enum Bug {
     ResetEarly,
     /// A command that has to wait for an earlier epoch's writes waits for its reads as well.
     AwaitReads,
+    /// The response to a list of ranges counts one more than were read.
+    CountRangeUnread,
 }
 
 const POSSIBLE: bool = cfg!(feature = "deliberate-bugs");

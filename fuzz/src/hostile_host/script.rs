@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use nvme_proto::fabrics::{Connect, ConnectAttributes, ConnectData};
+use nvme_proto::nvm::{ListedRange, ReadRanges};
 use nvme_proto::rdma_cm::ConnectRequest;
 use nvme_proto::{
-    AdminOpcode, Cntlid, FABRICS_OPCODE, FabricsType, FromBytes, HostId, HostNqn, IntoBytes,
+    AdminOpcode, Cntlid, FABRICS_OPCODE, FabricsType, FromBytes, HostId, HostNqn, IntoBytes, Nsid,
     NvmOpcode, Qid, Sgl, SglDescriptor, Sqe,
 };
 use rdma::{ConnParams, Op, PrivateData};
@@ -171,11 +172,27 @@ impl HostWorld {
                 sqe.cdw11.set(4);
                 sqe
             }
+            18 if argument & 1 == 1 => return self.read_ranges(link, argument, input),
             18 => Sqe::new(argument),
             _ => io(NvmOpcode(argument), kind),
         };
         let (sgl, in_capsule) = self.described(input);
         self.send(link, sqe.with_data(sgl), in_capsule, input);
+    }
+
+    /// Sends Read Ranges with its list, and with a byte of either changed.
+    fn read_ranges(&mut self, link: usize, argument: u8, input: &mut Input<'_>) {
+        let count = 1 + u32::from(argument >> 5) % 3;
+        let range = |_| ListedRange::new(u64::from(input.u16()) * 8, 8 + u32::from(input.u8()) * 8);
+        let list: Vec<ListedRange> = (0..count).map(range).collect();
+        let length_bytes = list.iter().map(|range| range.length_bytes.get()).sum();
+        let nsid = Nsid(1 + u32::from(argument >> 1 & 3));
+        let mut sqe = ReadRanges { nsid, ranges: count, length_bytes }.to_sqe();
+        sqe = sqe.with_data(self.hostile.keyed(0, length_bytes as usize));
+        let mut list = list.as_bytes().to_vec();
+        corrupt(&mut list, input);
+        corrupt(sqe.as_mut_bytes(), input);
+        self.hostile.send(link, &[sqe.as_bytes(), &list]);
     }
 
     /// A descriptor, and how many bytes go with the capsule.

@@ -5,14 +5,16 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 use feedrail_initiator::{
-    Controller, Error, Grant, Host, Namespace, Pending, RangeOutcome, ReadRange, RegionSlice,
-    WriteRange,
+    Controller, Entry, Error, Grant, Host, Namespace, Pending, RangeOutcome, ReadRange, Region,
+    RegionSlice, Shards, Submit, WriteRange,
 };
 
 use super::target::{WRITABLE_BYTES, pattern};
 
 /// Bytes before and after the memory of a batch that belong to no command.
 const GUARD_BYTES: usize = 256;
+/// Rows of a plan.
+const ROWS: u64 = 9;
 /// The byte that memory is filled with before it is lent.
 const FILL: u8 = 0xC3;
 
@@ -78,6 +80,30 @@ impl InitiatorJob {
             Self::Batch(batch) => Pin::new(&mut batch.pending)
                 .poll(&mut context)
                 .map(|outcomes| JobOutcome::Transferred(batch.finish(outcomes))),
+        }
+    }
+}
+
+/// Reads rows of a plan, which the host may have in one command.
+pub(super) fn read_rows(
+    host: &Host,
+    namespace: &Namespace,
+    offset: u64,
+    length: u32,
+) -> impl Future<Output = ()> + use<> {
+    let row =
+        |at: u64| Entry { shard: 0, length, offset: offset + at, dst: at * u64::from(length) };
+    let plan: Vec<Entry> = (0..ROWS).map(row).collect();
+    let submitted = Region::allocate(ROWS as usize * length as usize, Grant::Persistent)
+        .ok()
+        .zip(Shards::new([namespace.clone()]).ok())
+        .and_then(|(region, shards)| {
+            let ticket = host.submit(&shards, &plan, &region, Submit::default()).ok()?;
+            Some((region, shards, ticket))
+        });
+    async {
+        if let Some((_region, _shards, ticket)) = submitted {
+            assert!(ticket.finished(ticket.len()).await.is_done());
         }
     }
 }

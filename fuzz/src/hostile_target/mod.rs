@@ -214,6 +214,10 @@ impl TargetWorld {
             4 => namespace.write_zeroes(offset, 512),
             5 => namespace.deallocate(&[(offset, 512), (offset, 1024)]),
             6 => namespace.compare(offset, &[1; 512]),
+            _ if length & 1 == 1 => {
+                let reading = jobs::read_rows(&self.host, namespace, offset, length as u32);
+                return self.begin(InitiatorJob::Other(Box::pin(reading)));
+            }
             _ => {
                 let reading = namespace.read_to_vec(offset, length);
                 return self.begin(InitiatorJob::Other(Box::pin(async { drop(reading.await) })));

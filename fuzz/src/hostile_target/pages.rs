@@ -2,7 +2,7 @@
 
 use nvme_proto::identify::{
     Cns, ControllerType, FileInfo, IdDescriptor, Identify, IdentifyController, IdentifyNamespace,
-    NamespaceList, Sgls, write_descriptors,
+    NamespaceList, RangeListOffer, Sgls, write_descriptors,
 };
 use nvme_proto::log::{DiscoveryEntry, DiscoveryHeader};
 use nvme_proto::{Cntlid, FromZeros, IntoBytes, LbaFormat, Nsid};
@@ -32,6 +32,7 @@ impl IdentifyPages {
         controller.kas.set(10);
         controller.msdbd = 1;
         controller.nn.set(1);
+        controller.set_range_list_offer(&RangeListOffer { ranges: 4, bytes: PAGE_BYTES as u32 });
         let mut namespace = IdentifyNamespace::new_zeroed();
         namespace.nsze.set(blocks);
         namespace.ncap.set(blocks);

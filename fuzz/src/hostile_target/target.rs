@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use nvme_proto::fabrics::{ConnectResponse, PropertyGet};
 use nvme_proto::feature::{Feature, QueueCounts};
 use nvme_proto::log::LogOffset;
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest, Reject, RejectStatus};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
@@ -230,6 +231,18 @@ impl FuzzedTarget {
             Command::Nvm(NvmCommand::Read(io)) => {
                 let (at, length) = Self::blocks(&io.range, DISK_BYTES);
                 let piece = self.raw.data(at, length);
+                self.give(now, queue, &sqe, piece, done, &behaviour);
+            }
+            Command::Nvm(NvmCommand::ReadRanges(command)) => {
+                let list = command.ranges_in(capsule.data, DISK_BYTES as u64);
+                let list = list.expect("a host sends valid lists");
+                let of = |range: &ListedRange| {
+                    let at = range.offset_bytes.get() as usize;
+                    self.raw.get(at, range.length_bytes.get() as usize)
+                };
+                let bytes: Vec<u8> = list.iter().flat_map(of).collect();
+                let piece = self.raw.stage(&bytes);
+                let done = done.with_dw0(command.ranges);
                 self.give(now, queue, &sqe, piece, done, &behaviour);
             }
             Command::Nvm(NvmCommand::Write(io)) => {

@@ -22,15 +22,23 @@ impl HostEngine {
         let attached = &controller.namespaces[op.namespace];
         let block_bytes = attached.geometry.block_bytes();
         let writes = op.is_write() && piece.stage == BlockStage::Transfer;
+        let (opcode, offset_bytes, length_bytes) = match piece.stage {
+            BlockStage::List => (NvmOpcode::READ_RANGES, piece.start, piece.step.length_bytes),
+            BlockStage::Transfer | BlockStage::Fetch => (
+                if writes { NvmOpcode::WRITE } else { NvmOpcode::READ },
+                piece.step.slba * block_bytes,
+                u64::from(piece.step.blocks) * block_bytes,
+            ),
+        };
         trace.add(SentCommand {
             subnqn: controller.target.nqn,
             cntlid: controller.session.limits.cntlid,
             qid,
             cid: cqe.cid(),
             nsid: attached.nsid,
-            opcode: if writes { NvmOpcode::WRITE } else { NvmOpcode::READ },
-            offset_bytes: piece.step.slba * block_bytes,
-            length_bytes: u64::from(piece.step.blocks) * block_bytes,
+            opcode,
+            offset_bytes,
+            length_bytes,
             submitted: MonotonicTime::of(op.submitted),
             sent: MonotonicTime::of(piece.sent),
             answered: MonotonicTime::of(self.clock),

@@ -16,6 +16,7 @@ use crate::engine::breaker::Admission;
 use crate::engine::check_state::{Check, Checks};
 use crate::engine::earliest;
 use crate::engine::health::{Health, KeepAlive};
+use crate::engine::list_use::ListUse;
 use crate::engine::namespace_identity::NamespaceIdentity;
 use crate::engine::path_access::PathAccess;
 use crate::engine::range_op::RangeOp;
@@ -70,6 +71,8 @@ pub(crate) struct Attached {
     pub(crate) waiting: VecDeque<RangeKey>,
     /// Key of the namespace in the host's table of writes.
     pub(crate) written: WrittenNamespace,
+    /// Whether its ranges are read with lists now.
+    pub(crate) lists: ListUse,
 }
 
 impl ControllerState {

@@ -4,17 +4,18 @@ use nvme_proto::nvm::Io;
 use nvme_proto::{LbaRange, NvmCommand, Sqe};
 use rdma::{Access, Sge};
 
-use crate::engine::arena::{ControllerKey, QueueKey, RangeKey};
+use crate::engine::arena::{Arena, ControllerKey, QueueKey, RangeKey};
 use crate::engine::block_plan::{BlockStep, TransferMemory};
 use crate::engine::controller::Attached;
 use crate::engine::plan_run::RunStep;
+use crate::engine::queue::HostQueue;
 use crate::engine::range_op::{RangeList, RangeOp};
-use crate::engine::range_queues::{BlockStage, IssueLine, RangeCommand};
+use crate::engine::range_queues::{BlockStage, IssueLine, RangeCommand, RangeQueues};
 use crate::engine::results::Outbox;
+use crate::engine::session::Session;
 use crate::engine::task::Task;
 use crate::engine::wire::Data;
 use crate::engine::{HostEngine, earliest};
-use crate::memory::region::Grant;
 use crate::types::direction::RangeDirection;
 use crate::types::options::Class;
 use crate::types::plan::Outcome;
@@ -138,10 +139,7 @@ impl HostEngine {
         let is_bounced = step.place != TransferMemory::Direct;
         let class = op.options.class;
         let (queues, session) = (&self.queues, &mut controller.session);
-        let depth = |&queue: &QueueKey| usize::from(queues[queue].depth());
-        let slots = || session.io_queues().iter().map(depth).sum();
-        let has_room = controller.ranges.has_room(step.length_bytes, session.io_queues().len())
-            && (class != Class::Background || controller.ranges.has_background_room(slots))
+        let has_room = has_room(queues, session, &controller.ranges, class, step.length_bytes)
             && (!is_bounced || controller.bounce.has_free());
         if !has_room {
             return Advance::Stalled;
@@ -181,6 +179,12 @@ impl HostEngine {
         }
     }
 
+    /// Returns whether the limits of bytes in flight permit another command of this length.
+    pub(crate) fn has_room(&self, key: ControllerKey, class: Class, length_bytes: u64) -> bool {
+        let controller = &self.controllers[key];
+        has_room(&self.queues, &controller.session, &controller.ranges, class, length_bytes)
+    }
+
     /// Selects the next I/O queue with room, in round-robin order.
     pub(crate) fn next_io_queue(&mut self, key: ControllerKey) -> Option<QueueKey> {
         let queues = &self.queues;
@@ -214,12 +218,9 @@ impl HostEngine {
             None if in_capsule => {
                 Data::InCapsule(Sge { addr: address, length, lkey: op.keys.lkey })
             }
-            None if op.slice.grant() == Grant::Persistent => {
-                Data::Keyed { address, length, rkey: op.keys.rkey }
-            }
             None => {
                 let access = if writes { Access::REMOTE_READ } else { Access::REMOTE_WRITE };
-                Data::Window { slice: &op.slice, address, length, access }
+                op.memory_of(piece.start, length, access)
             }
         };
         let issued = queue.issue(&mut *self.wire, sqe, data, Task::Piece(piece));
@@ -245,6 +246,19 @@ impl HostEngine {
         }
         Ok(())
     }
+}
+
+fn has_room(
+    queues: &Arena<QueueKey, HostQueue<Task>>,
+    session: &Session,
+    ranges: &RangeQueues,
+    class: Class,
+    length_bytes: u64,
+) -> bool {
+    let depth = |&queue: &QueueKey| usize::from(queues[queue].depth());
+    let slots = || session.io_queues().iter().map(depth).sum();
+    ranges.has_room(length_bytes, session.io_queues().len())
+        && (class != Class::Background || ranges.has_background_room(slots))
 }
 
 /// Returns whether a write may be started, or started again: no other write of this host to one of

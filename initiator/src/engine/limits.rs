@@ -1,7 +1,8 @@
 //! Limits of a controller, and what this initiator requires of it.
 
 use nvme_proto::Cntlid;
-use nvme_proto::identify::{ControllerType, Identify, IdentifyController};
+use nvme_proto::identify::{ControllerType, Identify, IdentifyController, RangeListOffer};
+use nvme_proto::nvm::ListedRange;
 
 use crate::memory::bounce::CHUNK_BYTES;
 use crate::types::error::{Error, ErrorKind};
@@ -11,6 +12,9 @@ const TRANSFER_BYTES: u64 = 1 << 20;
 
 /// Most data in a command capsule.
 const IN_CAPSULE_BYTES: u64 = 16 << 10;
+
+/// Most ranges that one command lists.
+pub(crate) const MAX_LISTED_RANGES: u16 = 64;
 
 /// Limits of a controller on its current connection.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +37,9 @@ pub struct ControllerLimits {
     pub command_quiesce_ms: u16,
     /// Maximum Outstanding Commands (MAXCMD) of a queue.
     pub(crate) max_commands: u16,
+    /// Limits of Read Ranges, which reads several ranges of a plan; `None` if the controller does
+    /// not offer it.
+    pub(crate) range_lists: Option<RangeListOffer>,
 }
 
 impl ControllerLimits {
@@ -46,6 +53,7 @@ impl ControllerLimits {
         volatile_write_cache: false,
         command_quiesce_ms: 0,
         max_commands: u16::MAX,
+        range_lists: None,
     };
 
     /// Takes the limits that Identify Controller reports. MDTS is scaled by the page size.
@@ -64,6 +72,13 @@ impl ControllerLimits {
             true => identify.in_capsule_bytes().min(IN_CAPSULE_BYTES) as u32,
             false => 0,
         };
+        // As many as fit a capsule, of those that a list may have here.
+        let fit = self.in_capsule_bytes as usize / size_of::<ListedRange>();
+        let ranges = fit.min(MAX_LISTED_RANGES.into()) as u16;
+        self.range_lists = identify
+            .range_list_offer()
+            .map(|offer| RangeListOffer { ranges: offer.ranges.min(ranges), ..offer })
+            .filter(|offer| offer.ranges > 0);
     }
 }
 

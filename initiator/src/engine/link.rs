@@ -301,8 +301,9 @@ impl<P: Provider> QueueEnd<P> {
     /// Pushes a command, after the bind of its memory window if it needs one; returns the remote
     /// key of the window.
     fn send(&mut self, group: &mut P::Group, command: Command<'_>) -> io::Result<Option<u32>> {
-        let Command { index, mut sqe, data, is_reported, .. } = command;
-        let (mut payload, mut window) = (None, None);
+        let Command { index, mut sqe, list, data, is_reported, .. } = command;
+        let mut window = None;
+        let mut payload = (!list.is_empty()).then(|| self.memory.write_list(index, list));
         match data {
             Data::None => {}
             Data::Keyed { address, length, rkey } => {

@@ -27,6 +27,7 @@ pub(crate) mod host_engines;
 pub(crate) mod issue;
 pub(crate) mod limits;
 pub(crate) mod link;
+pub(crate) mod list_use;
 pub(crate) mod live_routes;
 pub(crate) mod namespace_identity;
 pub(crate) mod passthrough;
@@ -40,6 +41,7 @@ pub(crate) mod range_owner;
 pub(crate) mod range_queues;
 pub(crate) mod range_results;
 pub(crate) mod raw;
+pub(crate) mod read_ranges;
 pub(crate) mod ready_list;
 pub(crate) mod reconnect_delay;
 pub(crate) mod rejection;
@@ -57,6 +59,7 @@ pub(crate) mod write_table;
 
 use std::os::fd::BorrowedFd;
 
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{HostId, HostNqn, Status};
 use rdma::{CmEvent, GroupStats, Time};
 
@@ -70,6 +73,7 @@ use crate::engine::fresh::Fresh;
 use crate::engine::plan_run::PlanRun;
 use crate::engine::queue::{FinishedCommand, HostQueue};
 use crate::engine::range_op::RangeOp;
+use crate::engine::range_queues::BlockStage;
 use crate::engine::ready_list::ReadyList;
 use crate::engine::results::Outbox;
 use crate::engine::same_machine::PathChoice;
@@ -136,6 +140,8 @@ pub(crate) struct HostEngine {
     pub(crate) next_expiry: Option<Time>,
     /// List for completions, whose capacity is kept.
     arrivals: Vec<Arrival>,
+    /// Ranges of the command that is being sent, whose capacity is kept.
+    pub(crate) list: Vec<ListedRange>,
     /// Selection of the provider; only for a target on this machine.
     pub(crate) path: Option<PathChoice>,
     pub(crate) entropy: Entropy,
@@ -178,6 +184,7 @@ impl HostEngine {
             fresh: Fresh::default(),
             next_expiry: None,
             arrivals: Vec::with_capacity(Self::BATCH),
+            list: Vec::with_capacity(limits::MAX_LISTED_RANGES.into()),
             path,
             entropy,
             computations: Vec::new(),
@@ -430,6 +437,9 @@ impl HostEngine {
         outbox: &mut Outbox,
     ) {
         match task {
+            Task::Piece(piece) if piece.stage == BlockStage::List => {
+                self.finish_list(controller, piece, &cqe, outbox);
+            }
             Task::Piece(piece) => {
                 self.finish_piece(controller, piece, cqe.status(), outbox);
             }

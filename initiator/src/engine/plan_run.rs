@@ -33,9 +33,9 @@ pub(crate) struct PlanRun {
     /// Range whose commands are being sent.
     current: Option<RangeKey>,
     /// Time at which its engine took it.
-    began: Time,
+    pub(crate) began: Time,
     /// Deadline of the plan.
-    due: Time,
+    pub(crate) due: Time,
     /// Time at which it has waited too long for a connection; never while that is established.
     deadline: Time,
 }
@@ -62,10 +62,25 @@ impl RangeNumbers {
         }
     }
 
-    fn peek(&self) -> Option<u32> {
+    pub(crate) fn peek(&self) -> Option<u32> {
         match self {
             Self::All(range) => (!range.is_empty()).then_some(range.start),
             Self::Some(numbers) => numbers.as_slice().first().copied(),
+        }
+    }
+
+    /// Returns the index at this place, counted from the next one.
+    pub(crate) fn nth(&self, place: usize) -> Option<u32> {
+        match self {
+            Self::All(range) => range.clone().nth(place),
+            Self::Some(numbers) => numbers.as_slice().get(place).copied(),
+        }
+    }
+
+    /// Takes out the next `count` indexes.
+    pub(crate) fn skip(&mut self, count: u32) {
+        for _ in 0..count {
+            self.next();
         }
     }
 
@@ -94,7 +109,12 @@ impl PlanRun {
         self.deadline.min(self.due)
     }
 
-    fn next_namespace(&self) -> Option<NamespaceKey> {
+    /// Returns whether commands of a range are being sent.
+    pub(crate) fn is_sending(&self) -> bool {
+        self.current.is_some()
+    }
+
+    pub(crate) fn next_namespace(&self) -> Option<NamespaceKey> {
         self.ranges.peek().map(|index| self.state.entry(index).1.namespace)
     }
 }
@@ -154,6 +174,9 @@ impl HostEngine {
         run_key: RunKey,
         outbox: &mut Outbox,
     ) -> RunStep {
+        if let Some(step) = self.issue_list(key, run_key, outbox) {
+            return step;
+        }
         let Some(op_key) = self.current_range(key, run_key, outbox) else {
             return self.step_over(key, run_key);
         };
@@ -208,7 +231,13 @@ impl HostEngine {
 
     /// Accounts for a command that was sent; it is the turn of the next run if this one has used
     /// its bytes.
-    fn note_issued(&mut self, key: ControllerKey, run_key: RunKey, op_key: RangeKey, bytes: u64) {
+    pub(crate) fn note_issued(
+        &mut self,
+        key: ControllerKey,
+        run_key: RunKey,
+        op_key: RangeKey,
+        bytes: u64,
+    ) {
         // The command may have ended the association, which removes the run.
         let Some(run) = self.runs.get(run_key) else { return };
         let class = run.options.class;

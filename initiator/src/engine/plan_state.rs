@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rdma::Time;
 
+use crate::engine::completion::RangeService;
 use crate::engine::shard_routes::{ShardPlace, ShardRoute, ShardRoutes, TargetLoad};
 use crate::memory::region::Keys;
 use crate::types::direction::RangeDirection;
@@ -247,6 +248,16 @@ impl PlanState {
         }
         self.outcomes[index as usize].store(outcome.to_bits(), Ordering::Release);
         self.done.fetch_add(1, Ordering::Release);
+    }
+
+    /// Records the success of `count` ranges, like [`PlanState::end`].
+    pub(crate) fn end_all(&self, first: u32, count: u32, service: RangeService) {
+        for index in first..first + count {
+            let attempts = service.attempts + self.earlier_attempts(index);
+            let outcome = RangeService { attempts, ..service }.outcome(&Ok(()));
+            self.outcomes[index as usize].store(outcome.to_bits(), Ordering::Release);
+        }
+        self.done.fetch_add(count as usize, Ordering::Release);
     }
 
     /// Records the error of ranges that were not started.

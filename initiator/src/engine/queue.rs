@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{Cid, Cqe, Qid, Sqe};
 use rdma::{Caps, ConnId};
 
@@ -175,6 +176,18 @@ impl<W> HostQueue<W> {
         data: Data<'_>,
         work: W,
     ) -> Result<(), (io::Error, W)> {
+        self.issue_with_list(wire, sqe, &[], data, work)
+    }
+
+    /// Pushes a command as [`HostQueue::issue`] does, with ranges behind it in its capsule.
+    pub(crate) fn issue_with_list(
+        &mut self,
+        wire: &mut dyn Wire,
+        sqe: Sqe,
+        list: &[ListedRange],
+        data: Data<'_>,
+        work: W,
+    ) -> Result<(), (io::Error, W)> {
         let Some(&index) = self.free.last() else {
             return Err((io::Error::other("the queue has no room"), work));
         };
@@ -190,7 +203,7 @@ impl<W> HostQueue<W> {
             || carries_data
             || matches!(data, Data::Window { .. })
             || is_due;
-        match wire.send(Command { queue: self.key, index, sqe, data, is_reported }) {
+        match wire.send(Command { queue: self.key, index, sqe, list, data, is_reported }) {
             Ok(window) => slot.open_rkey = window,
             Err(error) => return Err((error, work)),
         }

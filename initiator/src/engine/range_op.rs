@@ -4,14 +4,15 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-use rdma::Time;
+use rdma::{Access, Time};
 
 use crate::engine::arena::{ControllerKey, NamespaceKey, PlanKey, RunKey};
 use crate::engine::completion::RangeService;
 use crate::engine::range_owner::RangeOwner;
 use crate::engine::shard_routes::{PathRoute, ShardPlace, TargetLoad};
+use crate::engine::wire::Data;
 use crate::engine::write_table::WriteKey;
-use crate::memory::region::{Keys, RegionSlice};
+use crate::memory::region::{Grant, Keys, RegionSlice};
 use crate::types::direction::RangeDirection;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
@@ -159,6 +160,32 @@ impl RangeOp {
         self.attempts += u32::from(self.began.is_some());
         (self.trouble, self.place) = (None, RangeList::Fresh);
         self
+    }
+
+    /// Returns a range of a list as a range of its own, before its first command.
+    pub(crate) fn single(&self, offset: u64, slice: RegionSlice, owner: RangeOwner) -> Self {
+        Self {
+            slice,
+            owner,
+            offset,
+            position: offset,
+            outstanding: 0,
+            trouble: None,
+            done: 0,
+            best: 0,
+            write: None,
+            place: RangeList::Queued,
+            ..*self
+        }
+    }
+
+    /// Returns bytes of the caller's memory as data of a command.
+    pub(crate) fn memory_of(&self, start: u64, length: u32, access: Access) -> Data<'_> {
+        let address = self.address_of(start);
+        match self.slice.grant() {
+            Grant::Persistent => Data::Keyed { address, length, rkey: self.keys.rkey },
+            Grant::PerCommand => Data::Window { slice: &self.slice, address, length, access },
+        }
     }
 
     /// Returns the number of bytes for which no command was sent.

@@ -14,6 +14,9 @@ pub(crate) enum RangeOwner {
     /// The result becomes the outcome of the plan's range with this index, which may be read from
     /// another replica of its shard.
     Plan { plan: PlanKey, index: u32 },
+    /// The result becomes that of `count` ranges of the plan from index `first` on, which are one
+    /// range while their command is in flight.
+    PlanRanges { plan: PlanKey, first: u32, count: u32 },
 }
 
 impl RangeOwner {
@@ -22,21 +25,32 @@ impl RangeOwner {
     }
 
     pub(crate) fn is_plan(&self, key: PlanKey) -> bool {
-        matches!(self, Self::Plan { plan, .. } if *plan == key)
+        match self {
+            Self::Ring { .. } => false,
+            Self::Plan { plan, .. } | Self::PlanRanges { plan, .. } => *plan == key,
+        }
+    }
+
+    /// Returns the number of ranges that get a result.
+    pub(crate) fn ranges(&self) -> u64 {
+        match self {
+            Self::Ring { .. } | Self::Plan { .. } => 1,
+            Self::PlanRanges { count, .. } => u64::from(*count),
+        }
     }
 
     /// Returns the paths of a range of a ring that may be moved.
     pub(crate) fn paths(&self) -> Option<&RangePaths> {
         match self {
             Self::Ring { paths, .. } => paths.as_ref(),
-            Self::Plan { .. } => None,
+            Self::Plan { .. } | Self::PlanRanges { .. } => None,
         }
     }
 
     pub(crate) fn paths_mut(&mut self) -> Option<&mut RangePaths> {
         match self {
             Self::Ring { paths, .. } => paths.as_mut(),
-            Self::Plan { .. } => None,
+            Self::Plan { .. } | Self::PlanRanges { .. } => None,
         }
     }
 

@@ -174,6 +174,8 @@ pub(crate) enum BlockStage {
     Transfer,
     /// Read of blocks that a partial write modifies.
     Fetch,
+    /// Read Ranges, for all ranges of a list.
+    List,
 }
 
 /// Source of the next command of a class.

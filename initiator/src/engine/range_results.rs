@@ -23,6 +23,9 @@ impl HostEngine {
         piece: RangeCommand,
         outbox: &mut Outbox,
     ) {
+        if piece.stage == BlockStage::List {
+            return self.lose_list(key, piece, outbox);
+        }
         if let Some(chunk) = piece.chunk {
             self.controllers[key].bounce.release(chunk);
         }
@@ -112,7 +115,7 @@ impl HostEngine {
     }
 
     /// Subtracts an ended command, and ends or retries its range if it was the last in flight.
-    fn piece_done(
+    pub(crate) fn piece_done(
         &mut self,
         key: ControllerKey,
         op_key: RangeKey,
@@ -187,11 +190,11 @@ impl HostEngine {
         };
         match &result {
             Ok(()) => {
-                self.counters.ranges += 1;
+                self.counters.ranges += op.owner.ranges();
                 controller.health.breaker.succeeded();
             }
             Err(error) => {
-                self.counters.ranges_failed += 1;
+                self.counters.ranges_failed += op.owner.ranges();
                 if is_fault_of_target(error) {
                     controller.health.breaker.failed(self.clock);
                 }

@@ -163,6 +163,7 @@ impl HostEngine {
             gone: None,
             check: Default::default(),
             waiting: Default::default(),
+            lists: Default::default(),
             written: outbox.writes.open(controller.target.nqn, nsid),
         };
         let number = controller.namespaces.insert(attached);

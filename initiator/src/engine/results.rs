@@ -113,7 +113,32 @@ impl Outbox {
                 drop(slice);
                 self.end_range(plan, index, result, service);
             }
+            RangeOwner::PlanRanges { plan, first, count } => {
+                drop(slice);
+                match result {
+                    Ok(()) => self.end_ranges(plan, first, count, service),
+                    Err(error) => (first..first + count).for_each(|index| {
+                        self.end_range(plan, index, Err(error.clone()), service);
+                    }),
+                }
+            }
         }
+    }
+
+    /// Records the success of `count` ranges of a plan.
+    pub(crate) fn end_ranges(
+        &mut self,
+        plan: PlanKey,
+        first: u32,
+        count: u32,
+        service: RangeService,
+    ) {
+        if count == 0 {
+            return;
+        }
+        self.retire(plan, count as usize);
+        self.plans[plan].state.end_all(first, count, service);
+        self.tell_of(plan);
     }
 
     fn end_range(

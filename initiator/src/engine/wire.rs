@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{Cqe, Sqe};
 use rdma::{
     Access, Caps, CmEvent, ConnId, ConnOptions, ConnParams, ConnectFailure, GroupStats, Sge, Time,
@@ -133,6 +134,8 @@ pub(crate) struct Command<'a> {
     pub(crate) index: u16,
     /// The command with its identifier, without its data pointer.
     pub(crate) sqe: Sqe,
+    /// Ranges that follow the command in its capsule, as many as a command lists at most.
+    pub(crate) list: &'a [ListedRange],
     pub(crate) data: Data<'a>,
     /// Whether the completion of the SEND is reported.
     pub(crate) is_reported: bool,

@@ -12,8 +12,8 @@ pub struct HostCounters {
     pub ranges: u64,
     /// Ranges that ended with an error.
     pub ranges_failed: u64,
-    /// Parts of ranges, one command each, that were transferred directly between the target and the
-    /// caller's memory.
+    /// Parts of ranges, one command each or of a list of ranges, that were transferred directly
+    /// between the target and the caller's memory.
     pub direct_steps: u64,
     /// Bytes transferred in the parts of `direct_steps`.
     pub direct_bytes: u64,
@@ -22,6 +22,8 @@ pub struct HostCounters {
     pub bounced_steps: u64,
     /// Bytes transferred in the parts of `bounced_steps`.
     pub bounced_bytes: u64,
+    /// Ranges that were read by commands that list several ranges.
+    pub listed_ranges: u64,
     /// Write commands whose data was sent in the command capsule.
     pub in_capsule_writes: u64,
     /// Times that a range was issued again, after a reconnect or a status that permits a retry.
@@ -48,6 +50,13 @@ pub struct HostCounters {
 }
 
 impl HostCounters {
+    /// Counts ranges that a command with a list has read.
+    pub(crate) fn count_listed(&mut self, ranges: u32, bytes: u64) {
+        self.listed_ranges += u64::from(ranges);
+        self.direct_steps += u64::from(ranges);
+        self.direct_bytes += bytes;
+    }
+
     /// Returns the sum of both, counter by counter.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
@@ -58,6 +67,7 @@ impl HostCounters {
             direct_bytes: self.direct_bytes + other.direct_bytes,
             bounced_steps: self.bounced_steps + other.bounced_steps,
             bounced_bytes: self.bounced_bytes + other.bounced_bytes,
+            listed_ranges: self.listed_ranges + other.listed_ranges,
             in_capsule_writes: self.in_capsule_writes + other.in_capsule_writes,
             retries: self.retries + other.retries,
             failovers: self.failovers + other.failovers,

@@ -4,6 +4,7 @@ use bitfield_struct::bitfield;
 use zerocopy::little_endian::{U16, U32, U128};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::range_list_offer::{AREA_BYTES, RangeListOffer};
 use crate::registers::Version;
 use crate::{AsciiField, Cntlid, NqnField, Reserved};
 
@@ -198,7 +199,7 @@ pub struct IdentifyController {
     reserved_1807: Reserved<241>,
     /// Power state descriptors; the first `npss_z` + 1 are in use.
     pub psd: [PowerState; 32],
-    reserved_3072: Reserved<1024>,
+    vendor: [u8; AREA_BYTES],
 }
 
 const _: () = assert!(size_of::<IdentifyController>() == 4096);
@@ -247,6 +248,16 @@ impl IdentifyController {
     pub fn power_states(&self) -> &[PowerState] {
         let count = usize::from(self.npss_z) + 1;
         &self.psd[..count.min(self.psd.len())]
+    }
+
+    /// Returns the offer of Read Ranges in the vendor-specific bytes, if there is one.
+    pub fn range_list_offer(&self) -> Option<RangeListOffer> {
+        RangeListOffer::parse(&self.vendor)
+    }
+
+    /// Sets the vendor-specific bytes.
+    pub fn set_range_list_offer(&mut self, offer: &RangeListOffer) {
+        self.vendor = offer.to_bytes();
     }
 
     /// Most bytes of in-capsule data in a command on an I/O queue, from IOCCSZ; 0 if IOCCSZ allows

@@ -7,6 +7,7 @@ mod independent;
 mod list;
 mod namespace;
 mod nvm;
+mod range_list_offer;
 
 use bitfield_struct::bitfield;
 use zerocopy::little_endian::U32;
@@ -23,6 +24,7 @@ pub use independent::{IdentifyNamespaceIndependent, Nstat};
 pub use list::NamespaceList;
 pub use namespace::{Dlfeat, Flbas, IdentifyNamespace, Nmic, Nsattr, Nsfeat};
 pub use nvm::{IdentifyControllerNvm, IdentifyNamespaceNvm};
+pub use range_list_offer::RangeListOffer;
 
 use crate::{AdminOpcode, Cntlid, Csi, Nsid, Sqe};
 

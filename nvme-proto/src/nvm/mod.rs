@@ -2,9 +2,11 @@
 
 mod dsm;
 mod io;
+mod read_ranges;
 
 pub use dsm::{DatasetManagement, DsmAttributes, DsmRange};
 pub use io::{Flush, Io, WriteZeroes};
+pub use read_ranges::{ListedRange, ReadRanges};
 
 use crate::{DataTransfer, Nsid, NvmOpcode, Sqe, Status};
 
@@ -24,6 +26,8 @@ pub enum NvmCommand {
     WriteZeroes(WriteZeroes),
     /// Deallocates ranges of blocks, or gives hints on their use.
     DatasetManagement(DatasetManagement),
+    /// Reads several ranges of bytes, a vendor-specific command of Feedrail.
+    ReadRanges(ReadRanges),
 }
 
 impl NvmCommand {
@@ -43,6 +47,7 @@ impl NvmCommand {
             NvmOpcode::DATASET_MANAGEMENT => {
                 Ok(Self::DatasetManagement(DatasetManagement::parse(sqe)))
             }
+            NvmOpcode::READ_RANGES => Ok(Self::ReadRanges(ReadRanges::parse(sqe))),
             _ => Err(Status::INVALID_OPCODE.with_dnr()),
         }
     }
@@ -51,7 +56,8 @@ impl NvmCommand {
     /// data pointer.
     ///
     /// # Panics
-    /// If a number of blocks is not in 1 to 65,536, or a number of ranges is not in 1 to 256.
+    /// If a number of blocks, or of ranges of Read Ranges, is not in 1 to 65,536, or that of ranges
+    /// of Dataset Management is not in 1 to 256.
     pub fn to_sqe(&self) -> Sqe {
         match self {
             Self::Flush(command) => command.to_sqe(),
@@ -60,6 +66,7 @@ impl NvmCommand {
             Self::Compare(io) => io.to_sqe(NvmOpcode::COMPARE),
             Self::WriteZeroes(command) => command.to_sqe(),
             Self::DatasetManagement(command) => command.to_sqe(),
+            Self::ReadRanges(command) => command.to_sqe(),
         }
     }
 
@@ -72,6 +79,7 @@ impl NvmCommand {
             Self::Compare(_) => NvmOpcode::COMPARE,
             Self::WriteZeroes(_) => NvmOpcode::WRITE_ZEROES,
             Self::DatasetManagement(_) => NvmOpcode::DATASET_MANAGEMENT,
+            Self::ReadRanges(_) => NvmOpcode::READ_RANGES,
         }
     }
 
@@ -82,6 +90,7 @@ impl NvmCommand {
             Self::Write(io) | Self::Read(io) | Self::Compare(io) => io.nsid,
             Self::WriteZeroes(command) => command.nsid,
             Self::DatasetManagement(command) => command.nsid,
+            Self::ReadRanges(command) => command.nsid,
         }
     }
 
@@ -93,6 +102,7 @@ impl NvmCommand {
                 DataTransfer::from_host(io.range.length_bytes(block_bytes))
             }
             Self::DatasetManagement(command) => DataTransfer::from_host(command.length_bytes()),
+            Self::ReadRanges(command) => DataTransfer::to_host(command.length_bytes.into()),
             Self::Flush(_) | Self::WriteZeroes(_) => DataTransfer::NONE,
         }
     }

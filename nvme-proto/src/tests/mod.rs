@@ -3,5 +3,6 @@
 mod authentication;
 mod commands;
 mod kernel_session;
+mod range_lists;
 mod structures;
 mod values;

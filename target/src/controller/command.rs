@@ -78,10 +78,10 @@ pub struct IoWork {
     pub size_blocks: u64,
     /// Operation, with its flags.
     pub kind: IoKind,
-    /// Offset of the first byte in the namespace. 0 for Flush and Deallocate.
+    /// Offset of the first byte in the namespace. 0 for Flush, Deallocate and Read Ranges.
     pub offset_bytes: u64,
-    /// Length in bytes: of the data for Read, Write and Compare, of the range for Write Zeroes; 0
-    /// for Flush and Deallocate.
+    /// Length in bytes: of the data for Read, Read Ranges, Write and Compare, of the range for
+    /// Write Zeroes; 0 for Flush and Deallocate.
     pub length_bytes: u64,
 }
 
@@ -95,6 +95,11 @@ pub enum IoKind {
     },
     /// Returns zeros without storage, for a medium that always reads as zeros.
     ReadZeros,
+    /// Reads the ranges of the list in the capsule, as far as that waits for nothing.
+    ReadRanges {
+        /// Number of ranges; once they were read, of those that were.
+        ranges: u32,
+    },
     /// Writes to the medium.
     Write {
         /// Force Unit Access: the response waits until the bytes are on the medium.
@@ -124,7 +129,11 @@ impl IoKind {
     pub(crate) fn changes_medium(self) -> bool {
         match self {
             Self::Write { .. } | Self::WriteZeroes { .. } | Self::Deallocate => true,
-            Self::Read { .. } | Self::ReadZeros | Self::Flush | Self::Compare { .. } => false,
+            Self::Read { .. }
+            | Self::ReadZeros
+            | Self::ReadRanges { .. }
+            | Self::Flush
+            | Self::Compare { .. } => false,
         }
     }
 }

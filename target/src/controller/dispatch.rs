@@ -6,7 +6,7 @@
 use std::fmt;
 
 use nvme_proto::log::ErrorLogEntry;
-use nvme_proto::nvm::DsmRange;
+use nvme_proto::nvm::{DsmRange, ReadRanges};
 use nvme_proto::{
     Cid, Command as Parsed, CommandStatus, ConnectStatus, DataDirection, DataTransfer, FromBytes,
     LbaRange, NvmCommand, NvmOpcode, Sqe, Status,
@@ -24,6 +24,7 @@ use crate::backend::BackendError;
 use crate::deliberate_bugs::{self, Bug};
 use crate::inventory::namespace::Namespace;
 use crate::inventory::published::Exports;
+use crate::limits::turn::{CACHED_READ_BYTES, LISTED_RANGES};
 use crate::metrics::io_counters::IoCounters;
 
 impl Queue {
@@ -228,9 +229,12 @@ fn parse_io(
     if kind.changes_medium() && protected {
         return Err(Status::NAMESPACE_IS_WRITE_PROTECTED.with_dnr().into());
     }
-    let (offset_bytes, length_bytes) = match range {
-        Some(range) => bytes_of(namespace, range)?,
-        None => (0, 0),
+    let (offset_bytes, length_bytes) = match (range, &data) {
+        (Some(range), _) => bytes_of(namespace, range)?,
+        (None, PlannedData::Other(transfer)) if kind != IoKind::Deallocate => {
+            (0, transfer.length_bytes)
+        }
+        (None, _) => (0, 0),
     };
     let data = match data {
         PlannedData::Range(direction) => DataTransfer { direction, length_bytes },
@@ -295,6 +299,15 @@ impl IoPlan {
                 let kind = IoKind::WriteZeroes { fua: zeroes.fua, deallocate };
                 (kind, Some(zeroes.range), none)
             }
+            NvmCommand::ReadRanges(ReadRanges { ranges, length_bytes, .. }) => {
+                let fits =
+                    ranges <= LISTED_RANGES && (1..=CACHED_READ_BYTES).contains(&length_bytes);
+                if !fits {
+                    return Err(Status::INVALID_FIELD.with_dnr().into());
+                }
+                let data = PlannedData::Other(command.transfer(namespace.lba_bytes()));
+                (IoKind::ReadRanges { ranges }, None, data)
+            }
             NvmCommand::Flush(_) => (IoKind::Flush, None, none),
             NvmCommand::DatasetManagement(dsm) if dsm.attributes.deallocate() => {
                 let list = PlannedData::Other(command.transfer(namespace.lba_bytes()));
@@ -344,6 +357,10 @@ fn count(counters: &IoCounters, work: &IoWork) {
     match work.kind {
         IoKind::Read { .. } | IoKind::ReadZeros => {
             counters.reads.add(1);
+            counters.read_bytes.add(work.length_bytes);
+        }
+        IoKind::ReadRanges { ranges } => {
+            counters.reads.add(ranges.into());
             counters.read_bytes.add(work.length_bytes);
         }
         IoKind::Write { .. } => {

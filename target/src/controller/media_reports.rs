@@ -23,6 +23,9 @@ impl fmt::Display for Attempt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = match self.work.kind {
             IoKind::Read { .. } | IoKind::ReadZeros => "read",
+            IoKind::ReadRanges { ranges } => {
+                return write!(f, "read of {ranges} ranges of {} bytes", self.work.length_bytes);
+            }
             IoKind::Compare { .. } => "read for a Compare",
             IoKind::Write { .. } => "write",
             IoKind::WriteZeroes { .. } => "write of zeroes",
@@ -73,7 +76,10 @@ impl Associations {
         };
         let namespace = &*namespace;
         match kind {
-            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => {
+            IoKind::Read { .. }
+            | IoKind::ReadZeros
+            | IoKind::ReadRanges { .. }
+            | IoKind::Compare { .. } => {
                 namespace.storage_errors.count_read();
             }
             IoKind::Write { .. }

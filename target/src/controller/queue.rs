@@ -374,7 +374,9 @@ impl Queue {
     #[inline]
     pub(crate) fn count_latency(&self, work: &IoWork, latency: Latency) {
         match work.kind {
-            IoKind::Read { .. } | IoKind::ReadZeros => self.counters.reads.count(latency),
+            IoKind::Read { .. } | IoKind::ReadZeros | IoKind::ReadRanges { .. } => {
+                self.counters.reads.count(latency);
+            }
             IoKind::Write { .. } => self.counters.writes.count(latency),
             _ => {}
         }

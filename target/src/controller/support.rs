@@ -147,10 +147,11 @@ const ADMIN: [AdminEntry; 8] = [
     admin(AdminOpcode::FABRICS, Offer::Always, OF_CONTROLLER, Oacs::new()),
 ];
 
-const NVM: [NvmEntry; 7] = [
+const NVM: [NvmEntry; 8] = [
     nvm(NvmOpcode::FLUSH, Offer::Io, READS, Oncs::new()),
     nvm(NvmOpcode::WRITE, Offer::Io, WRITES, Oncs::new()),
     nvm(NvmOpcode::READ, Offer::Io, READS, Oncs::new()),
+    nvm(NvmOpcode::READ_RANGES, Offer::Io, READS, Oncs::new()),
     nvm(NvmOpcode::COMPARE, Offer::Io, READS, Oncs::new().with_compare(true)),
     nvm(NvmOpcode::WRITE_ZEROES, Offer::Io, WRITES, Oncs::new().with_write_zeroes(true)),
     nvm(

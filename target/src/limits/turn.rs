@@ -23,6 +23,9 @@ pub(crate) const CACHED_TRY_BYTES: u64 = 4096;
 /// Most bytes of one attempt to read from the page cache, which bounds the time that other work of
 /// the core waits for the copy.
 pub(crate) const CACHED_READ_BYTES: u32 = 256 << 10;
+/// Most ranges of one Read Ranges command, which has at most [`CACHED_READ_BYTES`] in all. Each may
+/// take a system call.
+pub(crate) const LISTED_RANGES: u32 = 128;
 /// Bytes of data that a connection sends to the host before the first of the responses to several
 /// commands, while storage is busy.
 pub(crate) const DATA_BEFORE_RESPONSES_BYTES: u32 = 128 << 10;

@@ -86,6 +86,7 @@ fn nanos(time: Duration) -> u64 {
 fn opcode(kind: IoKind) -> &'static str {
     match kind {
         IoKind::Read { .. } | IoKind::ReadZeros => "read",
+        IoKind::ReadRanges { .. } => "read-ranges",
         IoKind::Write { .. } => "write",
         IoKind::Flush => "flush",
         IoKind::WriteZeroes { .. } => "write-zeroes",

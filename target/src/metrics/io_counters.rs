@@ -238,6 +238,11 @@ impl NamespaceIo {
                 counters.read_bytes.add(work.length_bytes);
                 self.reads.count(latency);
             }
+            IoKind::ReadRanges { ranges } => {
+                counters.reads.add(ranges.into());
+                counters.read_bytes.add(work.length_bytes);
+                self.reads.count(latency);
+            }
             IoKind::Write { .. } => {
                 counters.writes.add(1);
                 counters.written_bytes.add(work.length_bytes);

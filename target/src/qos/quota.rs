@@ -23,10 +23,12 @@ pub(crate) struct Quota {
     waited_nanos: AtomicU64,
 }
 
-/// Tokens that a command takes of a quota: one I/O, and the bytes of its data.
+/// Tokens that a command takes of a quota: its I/Os, and the bytes of its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Toll {
     pub(crate) direction: TollDirection,
+    /// 1, or the number of ranges of Read Ranges.
+    pub(crate) ios: u32,
     pub(crate) bytes: u64,
 }
 
@@ -77,13 +79,17 @@ impl Quota {
     pub(crate) fn take(&self, now: Time, toll: Toll) -> Time {
         let of_direction = self.of_direction(toll.direction);
         self.ios
-            .take(now, 1)
+            .take(now, toll.ios.into())
             .max(self.bytes.take(now, toll.bytes))
             .max(of_direction.take(now, toll.bytes))
     }
 
-    /// Takes the bytes by which a toll is larger than another, which was taken and not used.
+    /// Takes that by which a toll is larger than another, which was taken and not used.
     pub(crate) fn take_more(&self, now: Time, taken: Toll, toll: Toll) {
+        let more = toll.ios.saturating_sub(taken.ios);
+        if more > 0 {
+            self.ios.take(now, more.into());
+        }
         let more = toll.bytes.saturating_sub(taken.bytes);
         if more > 0 {
             self.bytes.take(now, more);
@@ -124,7 +130,7 @@ mod tests {
             ..QosLimits::default()
         };
         let (quota, now) = (Quota::new(&limits), Time::from_nanos(1_000_000_000));
-        let toll = |direction, bytes| Toll { direction, bytes };
+        let toll = |direction, bytes| Toll { direction, ios: 1, bytes };
         assert!(quota.take(now, toll(TollDirection::Read, 1 << 20)) <= now);
         let read = quota.take(now, toll(TollDirection::Read, 512));
         assert_eq!(read, now + Duration::from_millis(990), "bytes of reads");

@@ -50,6 +50,7 @@ const BUGS: [(&str, Bug); 18] = [
     ("ignore-departures", Bug::Target(Target::IgnoreDepartures)),
     ("reset-early", Bug::Target(Target::ResetEarly)),
     ("await-reads", Bug::Target(Target::AwaitReads)),
+    ("count-range-unread", Bug::Target(Target::CountRangeUnread)),
     ("skip-rkey-bound", Bug::Provider(Provider::SkipRkeyBound)),
     ("accept-corrupt-packets", Bug::Provider(Provider::AcceptCorruptPackets)),
     ("ignore-psn-gap", Bug::Protocol(Protocol::IgnorePsnGap)),

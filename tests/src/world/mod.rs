@@ -18,6 +18,7 @@ mod management;
 mod medium;
 mod random;
 mod resetter;
+mod row_batch;
 mod seeds;
 mod target;
 mod totals;

@@ -17,6 +17,7 @@ use nvme_proto::registers::Property;
 use rdma::Time;
 
 use super::history::{FlushId, History, ReadId, WriteEnd, WriteId};
+use super::row_batch::RowBatch;
 use super::{HostNode, Random, Totals, Trace};
 
 /// The bytes around the memory of a range.
@@ -88,6 +89,7 @@ pub(super) struct Traffic {
     ring: Option<Ring>,
     ranges: BTreeMap<u64, InFlight>,
     commands: Vec<Command>,
+    batches: Vec<RowBatch>,
     done: Vec<RangeCompletion>,
     next_token: u64,
     finished: u32,
@@ -149,6 +151,7 @@ impl Traffic {
             ring: None,
             ranges: BTreeMap::new(),
             commands: Vec::new(),
+            batches: Vec::new(),
             done: Vec::new(),
             next_token: 0,
             finished: 0,
@@ -197,6 +200,11 @@ impl Traffic {
                 histories[WRITABLE].abandon_read(read);
             }
         }
+        for batch in std::mem::take(&mut self.batches) {
+            self.finished += 1;
+            let history = &mut histories[batch.namespace()];
+            batch.forget(history);
+        }
         self.done.clear();
         self.watched.clear();
     }
@@ -212,13 +220,14 @@ impl Traffic {
     ) {
         self.take_ranges(now, histories, trace);
         self.take_commands(now, histories, trace);
+        self.take_batches(now, histories, trace);
         self.connect(now, host, paths);
         self.change_paths(now, paths);
         self.ring.get_or_insert_with(|| host.host.ring(self.options.depth));
         while self.finished + (self.in_flight() as u32) < self.options.requests
             && self.in_flight() < self.options.depth
             && matches!(self.link, Link::Up(_))
-            && self.start(now, histories)
+            && self.start(now, host, histories)
         {}
     }
 
@@ -261,7 +270,7 @@ impl Traffic {
     }
 
     fn in_flight(&self) -> usize {
-        self.ranges.len() + self.commands.len()
+        self.ranges.len() + self.commands.len() + self.batches.len()
     }
 
     fn connect(&mut self, now: Time, host: &HostNode, paths: [SubsystemAddress; 2]) {
@@ -336,19 +345,20 @@ impl Traffic {
     }
 
     /// Starts a request; false if none may start.
-    fn start(&mut self, now: Time, histories: &mut Histories) -> bool {
+    fn start(&mut self, now: Time, host: &HostNode, histories: &mut Histories) -> bool {
         match self.errands.pop_front() {
             Some(Errand::Read(place)) => self.read(now, WRITABLE, place, histories),
             Some(Errand::Flush) => self.flush(now, histories),
-            None => return self.start_random(now, histories),
+            None => return self.start_random(now, host, histories),
         }
         true
     }
 
-    fn start_random(&mut self, now: Time, histories: &mut Histories) -> bool {
+    fn start_random(&mut self, now: Time, host: &HostNode, histories: &mut Histories) -> bool {
         let kind = self.random.within(0..100);
         match kind {
-            0..40 => {
+            0..6 => self.read_rows(now, host, histories),
+            6..40 => {
                 let place = self.anywhere();
                 self.read(now, WRITABLE, place, histories);
             }
@@ -444,6 +454,39 @@ impl Traffic {
             self.insert(InFlight { place: place.clone(), what: What::Read(which, read), guards });
         let ring = self.ring.as_mut().expect("made with the first turn");
         ring.read(&namespace, place.start as u64, slice, token).expect("the ring has room");
+    }
+
+    fn read_rows(&mut self, now: Time, host: &HostNode, histories: &mut Histories) {
+        let which = if self.random.percent(85) { WRITABLE } else { PROTECTED };
+        let count = self.random.within(1..9);
+        let places: Vec<_> = (0..count).map(|_| self.anywhere()).collect();
+        self.print_event(now, || format!("rows {places:?} of namespace {}", which + 1));
+        let namespace = (which, self.namespace(which));
+        let (grant, history) = (self.options.grant, &mut histories[which]);
+        match RowBatch::begin(&host.host, namespace, places, grant, history) {
+            Ok(batch) => self.batches.push(batch),
+            Err(error) => {
+                refuse_violations(&error);
+                self.finished += 1;
+                self.failed(now, &error);
+            }
+        }
+    }
+
+    fn take_batches(&mut self, now: Time, histories: &mut Histories, trace: &mut Trace) {
+        for batch in self.batches.extract_if(.., |batch| batch.is_done()).collect::<Vec<_>>() {
+            self.finished += 1;
+            trace.note(now.as_nanos());
+            let history = &mut histories[batch.namespace()];
+            let (read, errors) = batch.end(history);
+            self.print_event(now, || format!("{} rows ended well", read.len()));
+            self.totals.add("work: rows", read.len() as u64);
+            read.iter().for_each(|bytes| trace.note_bytes(bytes));
+            for error in errors {
+                refuse_violations(&error);
+                self.failed(now, &error);
+            }
+        }
     }
 
     fn write(&mut self, now: Time, place: Range<usize>, end: WriteEnd, histories: &mut Histories) {

@@ -43,6 +43,7 @@ mod multipath;
 mod placed_reads;
 mod prometheus;
 mod protection;
+mod range_lists;
 mod reload;
 mod resize;
 mod saved_config;

@@ -14,6 +14,7 @@ use nvme_proto::identify::{
 use nvme_proto::log::{
     AnaGroup, AnaHeader, AnaState, DiscoveryEntry, DiscoveryHeader, GetLogPage, LogId, LogOffset,
 };
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::rdma_cm::{ConnectAccept, ConnectRequest};
 use nvme_proto::registers::{Cap, CapCss, Csts, Property};
 use nvme_proto::{
@@ -83,6 +84,8 @@ pub(crate) struct Fake {
     pub(crate) reject: Option<Vec<u8>>,
     pub(crate) script: Script,
     pub(crate) auth: FakeAuth,
+    /// The most ranges of a list that it reads.
+    pub(crate) most_of_list: u32,
     /// Connections that end at these times, after their last responses have arrived.
     leaving: Vec<(Time, ConnId)>,
     now: Time,
@@ -144,6 +147,7 @@ impl Fake {
             awaiting_events: Vec::new(),
             changed: Box::new(NamespaceList::EMPTY),
             auth: FakeAuth::default(),
+            most_of_list: u32::MAX,
             leaving: Vec::new(),
             now: Time::ZERO,
             script: Box::new(|_| Action::Normal),
@@ -304,6 +308,13 @@ impl Fake {
                 self.write_to_host(conn, &sqe, self.raw.data(at, length));
                 self.finish(conn, &sqe, cqe);
             }
+            Command::Nvm(NvmCommand::ReadRanges(command)) => {
+                let list = command.ranges_in(capsule.data, self.disk_bytes as u64).unwrap();
+                let read = self.most_of_list.min(command.ranges);
+                self.write_ranges_to_host(conn, &sqe, &list[..read as usize]);
+                let answers = |cqe: Cqe| if cqe.dw0.get() == 0 { cqe.with_dw0(read) } else { cqe };
+                self.finish(conn, &sqe, cqe.map(answers));
+            }
             Command::Nvm(NvmCommand::Write(io)) => {
                 let (at, length) = span(&io.range);
                 if let Ok(Sgl::InCapsule { offset, length: given }) = sqe.dptr.parse() {
@@ -457,6 +468,17 @@ impl Fake {
             let piece = self.raw.stage(bytes);
             let remote_addr = address + (index * PIECE_BYTES) as u64;
             self.push(conn, 0, Op::RdmaWrite { remote_addr, rkey: key }, piece);
+        }
+    }
+
+    fn write_ranges_to_host(&mut self, conn: ConnId, sqe: &Sqe, ranges: &[ListedRange]) {
+        let Ok(Sgl::Keyed { address, key, .. }) = sqe.dptr.parse() else { panic!("no memory") };
+        let mut remote_addr = address;
+        for range in ranges {
+            let length = range.length_bytes.get() as usize;
+            let piece = self.raw.data(range.offset_bytes.get() as usize, length);
+            self.push(conn, 0, Op::RdmaWrite { remote_addr, rkey: key }, piece);
+            remote_addr += length as u64;
         }
     }
 

@@ -14,6 +14,7 @@ mod chaos;
 mod hostile;
 mod multipath;
 mod plans;
+mod range_lists;
 mod replicas;
 mod waiting;
 mod write_plans;

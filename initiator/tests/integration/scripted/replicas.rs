@@ -29,7 +29,7 @@ fn plan() -> Vec<Entry> {
 }
 
 /// Two targets with the same namespace, and options for hosts that have a choice.
-fn world() -> World {
+pub(crate) fn world() -> World {
     let options = ControllerOptions::new()
         .loss_timeout(Duration::from_millis(300))
         .io_timeout(Duration::from_millis(300))
@@ -60,7 +60,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    fn begin(world: &mut World) -> Self {
+    pub(crate) fn begin(world: &mut World) -> Self {
         let (shards, unlike) = Shards::replicated([open(world)]).unwrap();
         assert!(unlike.is_empty());
         let region = Region::allocate(ROWS as usize * 1000, Grant::Persistent).unwrap();

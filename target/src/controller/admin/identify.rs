@@ -5,8 +5,9 @@ use std::sync::Arc;
 use nvme_proto::identify::{
     Cmic, ControllerType, Dlfeat, FileInfo, IdDescriptor, Identify, IdentifyController,
     IdentifyControllerNvm, IdentifyNamespace, IdentifyNamespaceIndependent, IdentifyNamespaceNvm,
-    NamespaceList, Nmic, Nsattr, Nstat, Sgls, write_descriptors,
+    NamespaceList, Nmic, Nsattr, Nstat, RangeListOffer, Sgls, write_descriptors,
 };
+use nvme_proto::nvm::ListedRange;
 use nvme_proto::{
     AsciiField, Csi, FromZeros, IntoBytes, LbaFormat, Nqn, NqnField, Nsid, Status, U16, U32, U64,
     U128,
@@ -20,9 +21,10 @@ use crate::controller::support::{Describe, Support};
 use crate::derived_ids;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::subsystem::Subsystem;
+use crate::limits::turn::{CACHED_READ_BYTES, LISTED_RANGES};
 use crate::limits::{
     ABORTS, ANA_GROUPS, ANA_TRANSITION, ASYNC_EVENT_REQUESTS, ERROR_LOG_ENTRIES,
-    KEEP_ALIVE_GRANULARITY,
+    KEEP_ALIVE_GRANULARITY, Limits,
 };
 
 /// Controller Attributes (CTRATT): 128-bit host identifiers, and traffic based keep alive.
@@ -186,7 +188,18 @@ fn nvm_controller(controller: &Controller, subsystem: &Subsystem) -> IdentifyCon
     id.anacap = ANACAP;
     id.anagrpmax = U32::new(ANA_GROUPS);
     id.nanagrpid = id.anagrpmax;
+    if let Some(offer) = range_list_offer(&controller.limits) {
+        id.set_range_list_offer(&offer);
+    }
     id
+}
+
+/// Returns the limits of Read Ranges; `None` if a capsule has no room for a list.
+fn range_list_offer(limits: &Limits) -> Option<RangeListOffer> {
+    let ranges =
+        (limits.in_capsule_data_bytes / size_of::<ListedRange>() as u32).min(LISTED_RANGES);
+    let bytes = limits.max_transfer_bytes.min(CACHED_READ_BYTES);
+    (ranges > 0).then_some(RangeListOffer { ranges: ranges as u16, bytes })
 }
 
 fn namespace(support: Support, namespace: &Namespace, data: &mut [u8]) {

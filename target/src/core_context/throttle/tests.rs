@@ -28,7 +28,7 @@ fn key(party: usize, slot: u32) -> RequestKey {
 }
 
 fn command(party: usize, slot: u32, bytes: u64) -> MeteredCommand {
-    let toll = Toll { direction: TollDirection::Read, bytes };
+    let toll = Toll { direction: TollDirection::Read, ios: 1, bytes };
     MeteredCommand {
         whose: key(party, slot),
         namespace: NamespaceIndex { slot: party as u32, serial: 0 },

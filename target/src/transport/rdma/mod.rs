@@ -74,6 +74,8 @@ pub(crate) struct RdmaTransport<P: Provider> {
     ending: Vec<usize>,
     /// Keys of connections with responses to send at the end of the turn.
     answering: Vec<usize>,
+    /// Connections with commands that wait for the next turn, since this one has read enough.
+    reading: Vec<usize>,
     /// Times at which connections must be looked at, by key.
     deadlines: Deadlines,
     /// Keys of the connections that are being looked at; kept for its memory.
@@ -129,6 +131,7 @@ impl<P: Provider> RdmaTransport<P> {
             idle: true,
             ending: Vec::new(),
             answering: Vec::new(),
+            reading: Vec::new(),
             deadlines: Deadlines::default(),
             looking: Vec::new(),
             latest_turn: Time::ZERO,
@@ -222,6 +225,7 @@ impl<P: Provider> RdmaTransport<P> {
             Err(ended) => self.end(core, key, &ended),
         }
         self.answering.reserve(self.connections.len());
+        self.reading.reserve(self.connections.len());
         self.looking.reserve(self.connections.len());
         self.note_deadline(key);
     }
@@ -292,6 +296,9 @@ impl<P: Provider> RdmaTransport<P> {
         if context.answers {
             self.answering.push(key);
         }
+        if context.waits_for_turn {
+            self.reading.push(key);
+        }
         let connected = context.connected;
         if let Some(at) = context.look_at {
             self.deadlines.at_latest(key as u32, at);
@@ -307,6 +314,20 @@ impl<P: Provider> RdmaTransport<P> {
     /// Ends a connection that was not looked at since a pause, if its host has abandoned it.
     fn end_if_abandoned(&mut self, core: &mut CoreContext, key: usize) {
         self.with(core, key, |_, _| Ok(()));
+    }
+
+    /// Continues connections whose commands waited because the last turn had read enough.
+    fn continue_reading(&mut self, core: &mut CoreContext) -> bool {
+        let mut keys = mem::take(&mut self.reading);
+        let progress = !keys.is_empty();
+        for &key in &keys {
+            self.with(core, key, Connection::begin_turn);
+        }
+        // Those that wait again, in their order.
+        keys.clear();
+        keys.append(&mut self.reading);
+        self.reading = keys;
+        progress
     }
 
     /// Sends the responses of the turn.
@@ -373,6 +394,7 @@ impl<P: Provider> RdmaTransport<P> {
         connection.end(&mut context, why);
         connection.count_in(&mut self.awaiting_sends);
         self.deadlines.remove(key as u32);
+        self.reading.retain(|&other| other != key);
         self.ending.push(key);
         self.notify_acceptor(conn, ConnectionUpdate::Ending);
     }
@@ -446,6 +468,7 @@ impl<P: Provider> Transport for RdmaTransport<P> {
         self.notice_pause(core);
         // The poll group has cleared the doorbell; the causes of its ringing are checked here.
         let mut progress = core.rung && self.read_inbox(core);
+        progress |= self.continue_reading(core);
         progress |= self.poll_completions(core);
         if core.rung {
             self.look_at_ready(core);
@@ -510,7 +533,10 @@ impl<P: Provider> Transport for RdmaTransport<P> {
     }
 
     fn deadline(&self) -> Option<Time> {
-        self.group.deadline().into_iter().chain(self.deadlines.earliest()).min()
+        // It has passed, so that the next turn follows immediately.
+        let next_turn = (!self.reading.is_empty()).then_some(Time::ZERO);
+        let others = self.group.deadline().into_iter().chain(self.deadlines.earliest());
+        others.chain(next_turn).min()
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {

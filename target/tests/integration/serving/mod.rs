@@ -10,6 +10,7 @@ mod lifecycle;
 mod limits;
 mod names;
 mod quotas;
+mod range_lists;
 mod recording;
 mod world;
 

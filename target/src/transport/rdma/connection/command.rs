@@ -8,6 +8,7 @@ use super::data::{
     ArrivedData, DataPlace, HostData, KeyedMemory, LocalData, OutgoingData, ResponseData,
     StorageStep, invalidated_key, locate, medium_at,
 };
+use super::range_list::has_list;
 use super::request::{
     CompletionPermit, DataFetch, FreeSlot, QuotaOwner, Receive, RequestStage, StorageRun,
 };
@@ -125,6 +126,12 @@ impl<P: Provider> Connection<P> {
                 return Ok(());
             }
         };
+        if let CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }) = work
+            && !has_list(list, in_capsule)
+        {
+            self.refuse(context, permit, work, Status::INVALID_FIELD.with_dnr(), None);
+            return Ok(());
+        }
         match context.core.throttle.is_on() {
             false => self.place_command(context, permit, work, host),
             true => self.meter(context, permit, *work, host, QuotaOwner::Host),
@@ -146,6 +153,13 @@ impl<P: Provider> Connection<P> {
         {
             self.return_zeros(context, permit, work, to);
             return Ok(());
+        }
+        if let (
+            CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }),
+            HostData::Returned(to),
+        ) = (work, host)
+        {
+            return self.read_list(context, permit, list, to);
         }
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
@@ -178,7 +192,7 @@ impl<P: Provider> Connection<P> {
 
     /// Allocates a buffer within the share of the host, or waits for one. The share limits a host
     /// that does not accept its data, whose buffers stay in use.
-    fn allocate(
+    pub(super) fn allocate(
         &mut self,
         context: &mut TurnContext<'_, P>,
         permit: CompletionPermit,
@@ -317,6 +331,9 @@ impl<P: Provider> Connection<P> {
         data: LocalData,
     ) {
         match StorageStep::first(work.kind, data) {
+            Ok(StorageStep::ReadRanges(data, progress)) => {
+                self.advance_list(context, permit, work, data, progress);
+            }
             Ok(step) => self.advance(context, permit, work, step),
             Err(data) => {
                 self.fail(context, permit, work, Status::INTERNAL_ERROR, data.into_buffer());
@@ -386,6 +403,8 @@ impl<P: Provider> Connection<P> {
                 Operation::write(offset, self.span(context, slot, data), durable)
             }
             StorageStep::FlushThenRead(_) | StorageStep::FlushThenCompare(_) => Operation::flush(),
+            // Its operations are those of `advance_list`.
+            StorageStep::ReadRanges(..) => return Err(Status::INTERNAL_ERROR),
             StorageStep::Plain => match work.kind {
                 IoKind::WriteZeroes { fua, deallocate } => {
                     Operation::write_zeroes(offset, length, fua, deallocate)
@@ -460,6 +479,12 @@ impl<P: Provider> Connection<P> {
         step: StorageStep,
         result: Result<(), BackendError>,
     ) {
+        let step = match step {
+            StorageStep::ReadRanges(data, progress) => {
+                return self.range_is_read(context, permit, work, (data, progress), result);
+            }
+            step => step,
+        };
         let next = if result.is_ok() { step.next() } else { Err(step) };
         match next {
             Ok(next) => self.advance(context, permit, work, next),
@@ -490,7 +515,7 @@ impl<P: Provider> Connection<P> {
 
     /// Counts an I/O command that ends with this result, and returns its outcome.
     #[inline(always)]
-    fn end_io(
+    pub(super) fn end_io(
         &mut self,
         core: &mut CoreContext,
         permit: &CompletionPermit,

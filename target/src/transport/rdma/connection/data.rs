@@ -4,6 +4,7 @@
 
 use nvme_proto::{Sgl, Status};
 
+use super::list_progress::ListProgress;
 use crate::controller::{CommandTransfer, CommandWork, IoKind, TransferDirection};
 use crate::core_context::pool::{Buffer, UNIT_BYTES};
 
@@ -75,6 +76,8 @@ pub(crate) enum StorageStep {
     FlushThenCompare(Buffer),
     /// Reads into the buffer.
     Read(OutgoingData),
+    /// Reads the next range of a list.
+    ReadRanges(OutgoingData, ListProgress),
     /// Writes the data of the host to the medium.
     Write(ArrivedData),
     /// Reads into the part of the buffer that [`medium_at`] returns, behind the host's data.
@@ -188,6 +191,9 @@ impl StorageStep {
         Ok(match (kind, data) {
             (IoKind::Read { fua: false }, LocalData::Outgoing(data)) => Self::Read(data),
             (IoKind::Read { fua: true }, LocalData::Outgoing(data)) => Self::FlushThenRead(data),
+            (IoKind::ReadRanges { .. }, LocalData::Outgoing(data)) => {
+                Self::ReadRanges(data, ListProgress::default())
+            }
             (IoKind::Write { .. }, LocalData::Arrived(data)) => Self::Write(data),
             (IoKind::Compare { fua }, LocalData::Arrived(ArrivedData::Buffer(buffer))) => match fua
             {
@@ -218,7 +224,9 @@ impl StorageStep {
     /// Buffer that the operation uses or a later one will use.
     pub(crate) fn buffer(&self) -> Option<&Buffer> {
         match self {
-            Self::FlushThenRead(data) | Self::Read(data) => Some(&data.buffer),
+            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges(data, _) => {
+                Some(&data.buffer)
+            }
             Self::FlushThenCompare(buffer) | Self::Compare(buffer) => Some(buffer),
             Self::Write(data) | Self::Deallocate { ranges: data, .. } => data.buffer(),
             Self::Plain => None,
@@ -227,7 +235,9 @@ impl StorageStep {
 
     pub(crate) fn into_buffer(self) -> Option<Buffer> {
         match self {
-            Self::FlushThenRead(data) | Self::Read(data) => Some(data.buffer),
+            Self::FlushThenRead(data) | Self::Read(data) | Self::ReadRanges(data, _) => {
+                Some(data.buffer)
+            }
             Self::FlushThenCompare(buffer) | Self::Compare(buffer) => Some(buffer),
             Self::Write(data) | Self::Deallocate { ranges: data, .. } => data.into_buffer(),
             Self::Plain => None,

@@ -97,9 +97,16 @@ impl<P: Provider> Connection<P> {
 /// Toll of a command; `None` for commands that move no data of a medium.
 fn toll_of(work: &IoWork) -> Option<Toll> {
     let direction = match work.kind {
-        IoKind::Read { .. } | IoKind::ReadZeros | IoKind::Compare { .. } => TollDirection::Read,
+        IoKind::Read { .. }
+        | IoKind::ReadZeros
+        | IoKind::ReadRanges { .. }
+        | IoKind::Compare { .. } => TollDirection::Read,
         IoKind::Write { .. } => TollDirection::Write,
         IoKind::Flush | IoKind::WriteZeroes { .. } | IoKind::Deallocate => return None,
     };
-    Some(Toll { direction, bytes: work.length_bytes })
+    let ios = match work.kind {
+        IoKind::ReadRanges { ranges } => ranges,
+        _ => 1,
+    };
+    Some(Toll { direction, ios, bytes: work.length_bytes })
 }

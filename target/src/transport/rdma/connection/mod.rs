@@ -8,8 +8,10 @@ mod command;
 mod control;
 mod data;
 mod life;
+mod list_progress;
 mod metering;
 mod placing;
+mod range_list;
 pub(super) mod request;
 mod response;
 
@@ -53,6 +55,8 @@ pub(super) struct Connection<P: Provider> {
     /// Whether the connection is in the transport's list of those with responses to send at the end
     /// of the turn.
     responses_scheduled: bool,
+    /// Whether the connection is in the transport's list of those with commands for the next turn.
+    waits_for_turn: bool,
     /// Whether the connection is counted in `RdmaTransport::awaiting_sends`.
     counted_in: bool,
     /// Work requests that the host has not acknowledged yet.
@@ -222,6 +226,8 @@ pub(super) struct TurnContext<'a, P: Provider> {
     pub(super) look_at: Option<Time>,
     /// Whether the connection has responses to send at the end of the turn.
     pub(super) answers: bool,
+    /// Whether [`Connection::begin_turn`] has to run in the next turn.
+    pub(super) waits_for_turn: bool,
     /// Whether Connect has succeeded during this call.
     pub(super) connected: bool,
 }
@@ -233,7 +239,8 @@ impl<'a, P: Provider> TurnContext<'a, P> {
         device: &'a P::Device,
         config: &'a TransportConfig,
     ) -> Self {
-        Self { group, core, device, config, look_at: None, answers: false, connected: false }
+        let (look_at, answers, waits_for_turn, connected) = (None, false, false, false);
+        Self { group, core, device, config, look_at, answers, waits_for_turn, connected }
     }
 
     /// Requests that the transport calls [`Connection::look`] at `at` or earlier.
@@ -274,6 +281,7 @@ impl<P: Provider> Connection<P> {
             to_respond: Vec::with_capacity(slots as usize),
             placing: Placing::default(),
             responses_scheduled: false,
+            waits_for_turn: false,
             fetches: 0,
             max_fetches: negotiated.initiator_depth.into(),
             send_entries_left: send_entries,

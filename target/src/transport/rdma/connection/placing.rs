@@ -3,10 +3,12 @@
 //! This is for data that no call waits for: that of the page cache and of memory. The bytes are
 //! copied once less, and nothing is in flight when the command is answered.
 
+use std::mem;
+
 use ::rdma::{Group, Provider};
 
 use super::data::KeyedMemory;
-use super::{Connection, TurnContext};
+use super::{Connection, Ended, TurnContext};
 use crate::backend::{Operation, Span};
 use crate::controller::IoWork;
 use crate::limits::turn::CACHED_READ_BYTES;
@@ -26,12 +28,12 @@ pub(super) struct Placing {
 
 impl Placing {
     /// Records a read that was placed.
-    fn placed(&mut self, bytes: u32) {
+    pub(super) fn placed(&mut self, bytes: u32) {
         self.placed_bytes = bytes;
     }
 
     /// Records a read that needs the medium.
-    fn missed(&mut self) {
+    pub(super) fn missed(&mut self) {
         (self.placed_bytes, self.pause) = (0, PAUSE_READS);
     }
 
@@ -85,16 +87,29 @@ impl<P: Provider> Connection<P> {
         true
     }
 
-    /// Whether a new command waits until the host has taken data that was placed, and the turn may
-    /// read more. Otherwise it would go through a buffer, only to wait then. A response that the
-    /// host has not acknowledged ends the wait.
-    pub(super) fn waits_for_room(&self, context: &mut TurnContext<'_, P>) -> bool {
+    /// Whether a new command waits until the host has taken data that was placed, or for the next
+    /// turn if this one has read enough. Otherwise it would go through a buffer, only to wait then.
+    /// A response that the host has not acknowledged ends the wait for the host.
+    pub(super) fn waits_for_room(&mut self, context: &mut TurnContext<'_, P>) -> bool {
         let next_bytes = self.placing.placed_bytes;
+        if next_bytes == 0 {
+            return false;
+        }
+        if context.core.storage().has_read_enough() {
+            context.waits_for_turn |= !mem::replace(&mut self.waits_for_turn, true);
+            return true;
+        }
         let awaits_host = self.outstanding.entries > 0 || !self.to_respond.is_empty();
-        next_bytes > 0
-            && awaits_host
-            && (context.core.storage().has_read_enough()
-                || !context.group.has_write_room(self.qp, next_bytes))
+        awaits_host && !context.group.has_write_room(self.qp, next_bytes)
+    }
+
+    /// Starts commands that waited because the last turn had read enough.
+    pub(in crate::transport::rdma) fn begin_turn(
+        &mut self,
+        context: &mut TurnContext<'_, P>,
+    ) -> Result<(), Ended> {
+        self.waits_for_turn = false;
+        self.admit(context)
     }
 }
 
