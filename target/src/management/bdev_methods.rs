@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bdev::{Bdev, BdevKind, FileParams, bdev_name};
 use super::iostat::describe_io;
-use super::method::Methods;
+use super::method::{Methods, done};
 use super::method_params::{BdevFilter, BdevName, IostatFilter, NullSize};
 use super::rpc::{NANOS_PER_SECOND, Params, RpcError, read};
 use crate::inventory::Inventory;
@@ -28,8 +28,7 @@ impl Methods {
             let message = format!("{name} is the bdev of a namespace; remove that before");
             return Err(RpcError::invalid_params(message));
         }
-        bdevs.delete(&name, kind)?;
-        Ok(true.into())
+        done(bdevs.delete(&name, kind))
     }
 
     /// Resizes the namespace of a bdev to the present size of its file or device.
@@ -37,8 +36,7 @@ impl Methods {
         let BdevName { name } = read(params)?;
         let bdevs = self.bdevs();
         bdevs.get_of(&name, kind)?;
-        self.resize_bdev(&name, None)?;
-        Ok(true.into())
+        done(self.resize_bdev(&name, None))
     }
 
     pub(super) fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
@@ -60,15 +58,14 @@ impl Methods {
             for namespace in subsystem.namespaces().iter() {
                 if namespace.bdev.as_deref() == Some(name) {
                     let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
-                    self.edit(|edit| edit.resize_namespace(&nqn, nsid, size_bytes))?;
+                    self.associations.edit(|edit| edit.resize_namespace(&nqn, nsid, size_bytes))?;
                 }
             }
         }
         Ok(())
     }
 
-    pub(super) fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
-        let BdevFilter { name } = read(params)?;
+    pub(super) fn get_bdevs(&self, BdevFilter { name }: BdevFilter) -> Result<Value, RpcError> {
         let bdevs = self.bdevs();
         if let Some(name) = &name {
             bdevs.get(name)?;

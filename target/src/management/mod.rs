@@ -18,6 +18,7 @@ mod limit_calls;
 mod load;
 mod method;
 mod method_params;
+mod namespace_methods;
 mod qos;
 mod role;
 mod rpc;
