@@ -1,5 +1,7 @@
 //! Tables and keys of the TOML file, and their conversion to a [`Config`].
 
+mod hosts;
+mod reader;
 mod subsystems;
 
 use std::net::SocketAddr;
@@ -12,6 +14,7 @@ use rdma::shm::SharingGroup;
 use serde::Deserialize;
 use toml::Spanned;
 
+use self::reader::Reader;
 pub(super) use self::subsystems::FaultsTable;
 use self::subsystems::SubsystemTable;
 use super::document::Document;
@@ -122,14 +125,6 @@ struct PortTable {
     id: Option<PortId>,
     address: Spanned<String>,
     subsystems: Option<Vec<Spanned<String>>>,
-}
-
-/// Converts the tables of a document to a [`Config`]. Errors contain positions in the document.
-struct Reader<'a> {
-    document: Document<'a>,
-    machine: Machine,
-    /// Whether there is a management socket, so that exports can be added at run time.
-    managed: bool,
 }
 
 impl Reader<'_> {
@@ -348,10 +343,5 @@ impl Reader<'_> {
         let known: Vec<_> = subsystems.iter().map(|s| s.nqn.to_string()).collect();
         let message = format!("no [[subsystem]] is named {name}; there are {}", known.join(", "));
         Err(self.document.error(nqn.span().start, message))
-    }
-
-    fn nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        super::quick::parse_nqn(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
     }
 }
