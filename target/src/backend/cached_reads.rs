@@ -39,7 +39,7 @@ impl CachedReads {
         Self { twin: None, cannot_try }
     }
 
-    /// The second descriptor.
+    /// Second descriptor of the file, if there is one.
     pub(super) fn file(&self) -> Option<FileRef> {
         self.twin.as_ref().map(|twin| twin.file.reference())
     }

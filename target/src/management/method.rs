@@ -11,32 +11,26 @@ use super::ana::{self, AnaParams, describe_states};
 use super::bdev::{BdevKind, Bdevs};
 use super::config;
 use super::config_toml::describe_toml;
-use super::keyring::{Keyring, describe_keys, keyring_calls};
+use super::keyring::{Keyring, keyring_calls};
 use super::load;
-use super::method_params::{
-    AnyHostParams, BdevName, DrainParams, HostParams, MethodFilter, ReloadParams, SubsystemFilter,
-    SubsystemName,
-};
-use super::namespace_methods::describe_namespace;
+use super::method_params::{BdevName, DrainParams, MethodFilter, ReloadParams, SubsystemName};
 use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenAddress, ListenerParams, NewListenerParams, ReferralName, ReferralParams,
-    TransportParams, describe_address, describe_socket_address, parse_host,
+    ListenAddress, ListenerParams, NewListenerParams, ReferralName, ReferralParams,
+    TransportParams, describe_address, describe_socket_address,
 };
 use super::trace::{TraceParams, describe_trace};
 use crate::config::ExportRoots;
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
-use crate::inventory::Inventory;
-use crate::inventory::allowed_host::{AllowedHosts, HostsChange, VisibilityChange};
+use crate::inventory::allowed_host::VisibilityChange;
 use crate::inventory::error::{ChangeError, ExportError};
 use crate::inventory::open::OpenPurpose;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
-use crate::inventory::subsystem::Subsystem;
 use crate::listen_error::AddressError;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
@@ -45,7 +39,7 @@ use crate::reloader::Reloader;
 #[derive(Debug)]
 pub(super) struct Methods {
     pub(super) associations: Arc<Associations>,
-    listeners: Arc<Listeners>,
+    pub(super) listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
     keyring: Mutex<Keyring>,
@@ -166,54 +160,6 @@ impl Methods {
         method(self, params)
     }
 
-    fn get_subsystems(&self, SubsystemFilter { nqn }: SubsystemFilter) -> Result<Value, RpcError> {
-        let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
-        let inventory = self.associations.inventory();
-        if let Some(nqn) = nqn.filter(|nqn| inventory.subsystem(nqn).is_none()) {
-            return Err(RpcError::invalid_params(ChangeError::no_subsystem(&nqn)));
-        }
-        let wanted = |of: &&Arc<Subsystem>| nqn.is_none_or(|nqn| of.nqn == nqn);
-        let describe = |of| self.describe(of);
-        Ok(inventory.subsystems().iter().filter(wanted).map(describe).collect())
-    }
-
-    fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
-        let inventory = self.associations.inventory();
-        let ports = ports_of(inventory, subsystem);
-        let addresses = ports.iter().map(|port| describe_address(port));
-        let AllowedHosts { any, listed, keyring, limits: of_hosts } = subsystem.hosts();
-        let host = |nqn: &Nqn| {
-            let mut host = json!({ "nqn": nqn.as_str() });
-            if let Some(credentials) = keyring.get(nqn) {
-                describe_keys(credentials, &mut host);
-            }
-            let limits = of_hosts.own(nqn);
-            if !limits.is_empty() {
-                host["limits"] = json!(limits);
-            }
-            host
-        };
-        let limits = inventory.limits();
-        json!({
-            "nqn": subsystem.nqn.as_str(),
-            "subtype": "NVMe",
-            "listen_addresses": addresses.collect::<Value>(),
-            "listeners": ports.iter().map(|port| json!(port.status())).collect::<Value>(),
-            "allow_any_host": any,
-            "authentication": keyring.authentication.word(),
-            "hosts": listed.iter().map(host).collect::<Value>(),
-            "each_host": of_hosts.each,
-            "serial_number": subsystem.serial.to_string(),
-            "model_number": subsystem.model.to_string(),
-            "max_namespaces": subsystem.nsid_last,
-            "deallocate": subsystem.deallocate,
-            "min_cntlid": limits.cntlids.first,
-            "max_cntlid": limits.cntlids.last,
-            "left_out_files": subsystem.left_out_files().count,
-            "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
-        })
-    }
-
     /// Returns the calls that restore the present exports in another target.
     fn get_config(&self, BdevName { name }: BdevName) -> Result<Value, RpcError> {
         let inventory = self.associations.inventory();
@@ -243,21 +189,6 @@ impl Methods {
     /// Returns the settings that `framework_get_config` cannot express, one line each.
     fn get_config_losses(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         Ok(config::losses(self.associations.inventory()).into())
-    }
-
-    fn create_subsystem(&self, params: CreateParams) -> Result<Value, RpcError> {
-        let (spec, nsid_last) = params.subsystem(self.associations.inventory().limits().cntlids)?;
-        done(self.associations.edit(|edit| edit.add_subsystem(spec, nsid_last)))
-    }
-
-    fn delete_subsystem(&self, SubsystemName { nqn }: SubsystemName) -> Result<Value, RpcError> {
-        let report = self.listeners.remove_subsystem(&parse_nqn(&nqn)?)?;
-        if report.warnings.is_empty() {
-            return Ok(true.into());
-        }
-        let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
-        let warnings = warnings.join(", ");
-        Err(RpcError::internal(format_args!("the subsystem is removed, but {warnings}")))
     }
 
     fn add_listener(&self, params: NewListenerParams) -> Result<Value, RpcError> {
@@ -350,17 +281,6 @@ impl Methods {
     /// Ends ANA transitions that have exceeded ANATT. The server calls this once a second.
     pub(super) fn second_passed(&self) {
         self.associations.end_ana_transitions();
-    }
-
-    fn remove_host(&self, HostParams { nqn, host }: HostParams) -> Result<Value, RpcError> {
-        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::Remove(parse_host(&host)?));
-        done(self.associations.edit(|edit| edit.change_hosts(&nqn, change)))
-    }
-
-    fn allow_any_host(&self, params: Params) -> Result<Value, RpcError> {
-        let AnyHostParams { nqn, allow_any_host } = read(params)?;
-        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::AllowAny(allow_any_host));
-        done(self.associations.edit(|edit| edit.change_hosts(&nqn, change)))
     }
 
     /// Controllers of the subsystem that the parameters name.
@@ -465,10 +385,6 @@ impl From<ChangeError> for RpcError {
             _ => Self::invalid_params(error),
         }
     }
-}
-
-fn ports_of(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
-    inventory.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
 }
 
 fn create_transport(params: TransportParams) -> Result<Value, RpcError> {

@@ -28,6 +28,7 @@ mod spdk_framework;
 mod spdk_params;
 mod stats;
 mod subsystem;
+mod subsystem_methods;
 mod trace;
 
 use std::io::{self, Read as _, Write as _};
