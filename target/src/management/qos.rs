@@ -1,7 +1,5 @@
 //! Methods that set limits of hosts and namespaces.
 
-use std::sync::Arc;
-
 use serde_json::Value;
 
 use super::bdev::bdev_name;
@@ -11,7 +9,6 @@ use super::rpc::{Params, RpcError, read};
 use super::subsystem::parse_host;
 use crate::config::{QosLimits, QosOverride};
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::namespace::Namespace;
 use crate::inventory::published::OwnedNamespace;
 
 impl Methods {
@@ -44,15 +41,10 @@ impl Methods {
     /// Namespaces with this name, which is that of their bdev or `NQN/NSID`. Those of the
     /// configuration file have their own names instead of a bdev's.
     fn namespaces_named(&self, name: &str) -> Vec<OwnedNamespace> {
-        let mut found = Vec::new();
-        for subsystem in self.associations.inventory().subsystems() {
-            let list = subsystem.namespaces();
-            let is_it = |one: &&Arc<Namespace>| {
-                bdev_name(one) == name || format!("{}/{}", subsystem.nqn, one.nsid) == name
-            };
-            found.extend(list.iter().filter(is_it).map(|one| OwnedNamespace::new(&subsystem, one)));
-        }
-        found
+        let is_it = |OwnedNamespace { subsystem, namespace }: &OwnedNamespace| {
+            bdev_name(namespace) == name || format!("{}/{}", subsystem.nqn, namespace.nsid) == name
+        };
+        self.associations.inventory().owned().filter(is_it).collect()
     }
 
     /// Limits a host of a subsystem, or each host that has no limits of its own.

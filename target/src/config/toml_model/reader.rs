@@ -17,13 +17,21 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
+    /// Checks a text. The error has its place in the document.
+    pub(super) fn checked<T, E: ToString>(
+        &self,
+        text: &Spanned<String>,
+        check: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<T, ConfigError> {
+        check(text.get_ref())
+            .map_err(|error| self.document.error(text.span().start, error.to_string()))
+    }
+
     pub(super) fn nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        quick::parse_nqn(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
+        self.checked(text, quick::parse_nqn)
     }
 
     pub(super) fn host(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        quick::parse_host(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
+        self.checked(text, quick::parse_host)
     }
 }
