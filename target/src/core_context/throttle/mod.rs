@@ -122,8 +122,9 @@ pub(crate) struct Throttle {
     is_on: bool,
     waiting: Slab<Waiting>,
     lines: Slab<Line>,
-    /// Places of the lines, in the order of their names.
-    names: Vec<(LineName, usize)>,
+    /// Places of the lines, in the order of their names. Nothing is walked in this order, since it
+    /// depends on addresses.
+    by_name: Vec<usize>,
     /// Turns of the lines, the earliest first, and outdated ones.
     turns: BinaryHeap<Reverse<Turn>>,
     last_ticket: u64,
@@ -151,7 +152,7 @@ impl Throttle {
         if self.is_on {
             self.waiting.reserve(requests.saturating_sub(self.waiting.len()));
             self.lines.reserve(requests.saturating_sub(self.lines.len()));
-            self.names.reserve(requests.saturating_sub(self.names.len()));
+            self.by_name.reserve(requests.saturating_sub(self.by_name.len()));
             self.turns.reserve(most_turns(requests).saturating_sub(self.turns.len()));
             self.released.reserve(requests.saturating_sub(self.released.len()));
         }
@@ -174,7 +175,7 @@ impl Throttle {
         let direction = command.toll.direction;
         let name = LineName { quota: Arc::as_ptr(quota).addr(), party, direction };
         let line = match self.find(name) {
-            Ok(at) => self.names[at].1,
+            Ok(at) => self.by_name[at],
             Err(at) => {
                 let ticket = Ticket::take(quota, now, command.toll);
                 if ticket.at <= now {
@@ -183,7 +184,7 @@ impl Throttle {
                 let (quota, first, last) = (Arc::clone(quota), None, None);
                 let line = Line { name, quota, first, last, ticket: 0, changes: 0 };
                 let line = self.lines.insert(line);
-                self.names.insert(at, (name, line));
+                self.by_name.insert(at, line);
                 self.set_turn(line, ticket);
                 line
             }
@@ -201,9 +202,9 @@ impl Throttle {
         Err(WaitKey { at: key, number })
     }
 
-    /// Place in `names` of a line, or where a new line belongs.
+    /// Position in `by_name` of a line, or where a new line belongs.
     fn find(&self, name: LineName) -> Result<usize, usize> {
-        self.names.binary_search_by_key(&name, |(name, _)| *name)
+        self.by_name.binary_search_by_key(&name, |line| self.lines[*line].name)
     }
 
     /// Takes out the next command that may pass now, if there is one.
@@ -326,10 +327,10 @@ impl Throttle {
         match (previous, next) {
             (None, None) => {
                 let name = *name;
-                self.lines.remove(line);
                 if let Ok(at) = self.find(name) {
-                    self.names.remove(at);
+                    self.by_name.remove(at);
                 }
+                self.lines.remove(line);
             }
             (None, Some(next)) => {
                 let toll = self.waiting[next].command.toll;
