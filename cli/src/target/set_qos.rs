@@ -19,13 +19,38 @@ Examples:
   feedrail target set-qos nqn.2026-01.org.example:shards --nsid 3 --w-mbytes-per-sec 100 \\
       --socket /run/feedrail/target.sock";
 
-/// Keys of limits in parameters and results, with the heading of a table and the text of a limit.
-const LIMITS: [(&str, &str, &str); 4] = [
-    ("rw_ios_per_sec", "IOPS", "IOPS"),
-    ("rw_mbytes_per_sec", "MiB/s", "MiB/s"),
-    ("r_mbytes_per_sec", "Read MiB/s", "MiB/s read"),
-    ("w_mbytes_per_sec", "Write MiB/s", "MiB/s written"),
-];
+/// Defines the options of limits, and their keys in parameters and results, with the heading of a
+/// table and the text of a limit.
+macro_rules! limits {
+    ($($(#[$about:meta])* $key:ident: $metavar:literal, $heading:literal, $unit:literal;)*) => {
+        #[derive(Args, Debug)]
+        struct GivenLimits {$(
+            $(#[$about])*
+            #[arg(long, value_name = $metavar, requires = "limited")]
+            $key: Option<u64>,
+        )*}
+
+        const LIMITS: &[(&str, &str, &str)] = &[$((stringify!($key), $heading, $unit)),*];
+
+        impl GivenLimits {
+            fn by_key(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                let limits = [$((stringify!($key), self.$key)),*];
+                limits.into_iter().filter_map(|(key, limit)| Some((key, limit?)))
+            }
+        }
+    };
+}
+
+limits! {
+    /// Read, Write and Compare commands per second, a multiple of 1000
+    rw_ios_per_sec: "COUNT", "IOPS", "IOPS";
+    /// MiB per second that are read and written
+    rw_mbytes_per_sec: "MIB", "MiB/s", "MiB/s";
+    /// MiB per second that are read
+    r_mbytes_per_sec: "MIB", "Read MiB/s", "MiB/s read";
+    /// MiB per second that are written
+    w_mbytes_per_sec: "MIB", "Write MiB/s", "MiB/s written";
+}
 
 /// Shows or sets limits of I/O commands and bytes per second of hosts and namespaces
 ///
@@ -46,18 +71,8 @@ pub(super) struct SetQos {
     /// Namespace (NSID) to limit, for all hosts together
     #[arg(long, group = "limited")]
     nsid: Option<u32>,
-    /// Read, Write and Compare commands per second, a multiple of 1000
-    #[arg(long, value_name = "COUNT", requires = "limited")]
-    rw_ios_per_sec: Option<u64>,
-    /// MiB per second that are read and written
-    #[arg(long, value_name = "MIB", requires = "limited")]
-    rw_mbytes_per_sec: Option<u64>,
-    /// MiB per second that are read
-    #[arg(long, value_name = "MIB", requires = "limited")]
-    r_mbytes_per_sec: Option<u64>,
-    /// MiB per second that are written
-    #[arg(long, value_name = "MIB", requires = "limited")]
-    w_mbytes_per_sec: Option<u64>,
+    #[command(flatten)]
+    limits: GivenLimits,
     #[command(flatten)]
     output: Output,
     #[command(flatten)]
@@ -68,15 +83,6 @@ impl SetQos {
     pub(super) fn run(&self) -> Result<()> {
         let mut target = RpcClient::connect(&self.socket.socket)?;
         let nqn = self.subnqn.as_str();
-        let numbers = [
-            self.rw_ios_per_sec,
-            self.rw_mbytes_per_sec,
-            self.r_mbytes_per_sec,
-            self.w_mbytes_per_sec,
-        ];
-        let given =
-            LIMITS.iter().zip(numbers).filter_map(|((key, ..), limit)| Some((*key, limit?)));
-        let given: Vec<_> = given.collect();
         let (method, mut params) = match (&self.host, self.nsid) {
             (Some(host), _) => {
                 ("feedrail_set_host_qos", json!({ "nqn": nqn, "host": host.as_str() }))
@@ -87,10 +93,10 @@ impl SetQos {
             (None, None) if self.each_host => ("feedrail_set_host_qos", json!({ "nqn": nqn })),
             (None, None) => return self.show(&mut target),
         };
-        if given.is_empty() {
+        if self.limits.by_key().next().is_none() {
             bail!("give a limit, such as --rw-ios-per-sec 20000; 0 is no limit");
         }
-        given.iter().for_each(|(key, limit)| params[*key] = (*limit).into());
+        self.limits.by_key().for_each(|(key, limit)| params[key] = limit.into());
         target.call(method, params).map(drop)
     }
 

@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
@@ -150,10 +151,20 @@ fn has_lasting_user(device: &FoundFile) -> bool {
     is_held || mount_point(&mounts, number).is_some()
 }
 
-/// Releases the lock even if running calls keep the file open.
-pub(super) fn release(file: impl std::os::fd::AsFd) {
-    // Fails only where there is no lock.
-    let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+/// Lock of a file, held while any of its backends exists.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) file: Arc<OwnedFd>,
+    /// Locked file behind a loop device. Closing it ends the lock.
+    pub(super) backing: Option<File>,
+}
+
+impl Drop for Claim {
+    /// Releases the lock explicitly, since an io_uring that is being torn down may keep the file
+    /// open. Fails only where there is no lock.
+    fn drop(&mut self) {
+        let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 /// Description of the mount or other user that keeps a block device from being opened exclusively.
@@ -258,7 +269,7 @@ mod tests {
             scope.spawn(|| {
                 while !done.load(Ordering::Relaxed) {
                     let _ = rustix::fs::flock(&other, FlockOperation::LockExclusive);
-                    release(&other);
+                    let _ = rustix::fs::flock(&other, FlockOperation::Unlock);
                 }
             });
             let results: Vec<_> = (0..1000).map(|_| lock(&open(), &path, true)).collect();

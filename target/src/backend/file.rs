@@ -1,20 +1,21 @@
 //! Backend of regular files and block devices.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rdma::Time;
-use rustix::fs::{AtFlags, FileType, StatxFlags};
 
 use super::cache_room::CacheShare;
+use super::cached_reads::CachedReads;
+use super::claim::Claim;
+use super::numbered_file::NumberedFile;
 use super::range_lock::{RangeAccess, RangeLock, RangeLocks};
-use super::{Backend, BackendError, Health, Step, claim};
-use crate::backend::{
-    CachedRead, DeviceId, FileId, FileRef, MappedFile, MemoryPart, Operation, OperationKind,
-    OperationStage, ReadPath, SystemCall,
+use super::{
+    Backend, BackendError, CachedRead, FileId, FileRef, Health, MappedFile, MemoryPart, Operation,
+    OperationKind, OperationStage, ReadPath, Step, SystemCall,
 };
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::turn::CACHED_READ_BYTES;
@@ -30,9 +31,7 @@ const MAX_BLOCK_BYTES: u64 = 4096;
 /// descriptor.
 #[derive(Debug)]
 pub struct FileBackend {
-    file: Arc<OwnedFd>,
-    id: FileId,
-    device: DeviceId,
+    file: NumberedFile,
     /// Length of the file when it was opened, in bytes. The part of the last block beyond it reads
     /// as zeros.
     exact_bytes: u64,
@@ -42,7 +41,6 @@ pub struct FileBackend {
     claim: Arc<Claim>,
     /// Alignment of offsets for direct I/O in bytes; 1 when the page cache is used.
     offset_alignment: u32,
-    direct: bool,
     /// Whether a write beyond the end makes the file longer.
     grows: bool,
     /// Time of the last check of the file's length, in nanoseconds.
@@ -57,56 +55,18 @@ pub struct FileBackend {
     cannot_punch: AtomicBool,
 }
 
-/// Lock of a file, held while any of its backends exists.
-#[derive(Debug)]
-struct Claim {
-    file: Arc<OwnedFd>,
-    /// Locked file behind a loop device. Closing it ends the lock.
-    backing: Option<std::fs::File>,
-}
-
-impl Drop for Claim {
-    /// Releases the lock explicitly, since an io_uring that is being torn down may keep the file
-    /// open.
-    fn drop(&mut self) {
-        claim::release(&*self.file);
-    }
-}
-
-/// State of reads from the page cache.
-#[derive(Debug)]
-struct CachedReads {
-    /// Descriptor of the file without direct I/O, if the backend's own descriptor has direct I/O.
-    twin: Option<Twin>,
-    /// Set once the file system has refused `RWF_NOWAIT`.
-    cannot_try: AtomicBool,
-}
-
-/// Second descriptor of a file, for reads through the page cache while there is room.
-#[derive(Debug)]
-struct Twin {
-    file: Arc<OwnedFd>,
-    id: FileId,
-    room: CacheShare,
-    /// Mapping of the file with pages locked in memory, where the process may lock memory.
-    mapped: Option<Arc<MappedFile>>,
-}
-
 impl FileBackend {
     /// Creates the backend of a file of `exact_bytes`. `direct_alignment` is the alignment of
     /// offsets in bytes if `file` was opened for direct I/O, else `None`.
     pub fn new(file: OwnedFd, exact_bytes: u64, direct_alignment: Option<u32>) -> Self {
-        let (device, grows) = device_of(&file);
-        let file = Arc::new(file);
+        let (file, grows) = NumberedFile::open(file, direct_alignment.is_some());
+        let claim = Claim { file: Arc::clone(file.descriptor()), backing: None };
         Self {
-            device,
-            claim: Arc::new(Claim { file: Arc::clone(&file), backing: None }),
             file,
-            id: next_id(),
             exact_bytes,
             end_bytes: exact_bytes.next_multiple_of(MAX_BLOCK_BYTES),
+            claim: Arc::new(claim),
             offset_alignment: direct_alignment.unwrap_or(1),
-            direct: direct_alignment.is_some(),
             grows,
             looked_at: AtomicU64::new(u64::MAX),
             health: Arc::new(Health::new(exact_bytes)),
@@ -131,21 +91,15 @@ impl FileBackend {
     pub(super) fn resized(&self, exact_bytes: u64) -> Self {
         let cannot = |flag: &AtomicBool| AtomicBool::new(flag.load(Ordering::Relaxed));
         Self {
-            file: Arc::clone(&self.file),
-            id: next_id(),
-            device: self.device,
+            file: self.file.renumbered(),
             exact_bytes,
             end_bytes: exact_bytes.next_multiple_of(MAX_BLOCK_BYTES),
             claim: Arc::clone(&self.claim),
             offset_alignment: self.offset_alignment,
-            direct: self.direct,
             grows: self.grows,
             looked_at: AtomicU64::new(u64::MAX),
             health: Arc::new(self.health.resized(exact_bytes)),
-            cached: self
-                .cached
-                .as_ref()
-                .map(|cached| CachedReads { twin: None, cannot_try: cannot(&cached.cannot_try) }),
+            cached: self.cached.as_ref().map(CachedReads::without_twin),
             locks: self.locks.clone(),
             cannot_zero: cannot(&self.cannot_zero),
             cannot_punch: cannot(&self.cannot_punch),
@@ -171,7 +125,7 @@ impl FileBackend {
     /// tests.
     #[must_use]
     pub fn with_cached_reads(mut self) -> Self {
-        self.cached = Some(CachedReads { twin: None, cannot_try: AtomicBool::new(false) });
+        self.cached = Some(CachedReads::default());
         self
     }
 
@@ -179,27 +133,25 @@ impl FileBackend {
     /// without direct I/O.
     #[must_use]
     pub(super) fn with_twin(mut self, file: OwnedFd, room: CacheShare) -> Self {
-        let file = Arc::new(file);
-        let mapped = MappedFile::new(&file, self.exact_bytes, room.room()).map(Arc::new);
-        let twin = Some(Twin { file, id: next_id(), room, mapped });
-        self.cached = Some(CachedReads { twin, cannot_try: AtomicBool::new(false) });
+        let (file, _) = NumberedFile::open(file, false);
+        self.cached = Some(CachedReads::with_twin(file, self.exact_bytes, room));
         self
     }
 
     /// Descriptor of the file, open as long as an `Arc` of it exists.
     pub(super) fn descriptor(&self) -> &Arc<OwnedFd> {
-        &self.file
+        self.file.descriptor()
     }
 
     /// Numbers under which rings register the file and its twin.
     pub(super) fn ids(&self) -> Vec<FileId> {
-        let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
-        twin.map(|twin| twin.id).into_iter().chain([self.id]).collect()
+        let twin = self.cached.as_ref().and_then(CachedReads::file);
+        twin.into_iter().chain([self.file()]).map(|file| file.id).collect()
     }
 
     /// Mapping of the file, which the control path maintains with [`MappedFile::tend`].
     pub(super) fn mapped(&self) -> Option<&Arc<MappedFile>> {
-        self.cached.as_ref()?.twin.as_ref()?.mapped.as_ref()
+        self.cached.as_ref()?.mapped()
     }
 
     /// Lasting faults of the medium.
@@ -208,31 +160,18 @@ impl FileBackend {
     }
 
     fn file(&self) -> FileRef {
-        let (id, device, direct) = (self.id, self.device, self.direct);
-        FileRef { fd: self.file.as_raw_fd(), id, device, direct }
+        self.file.reference()
     }
 
     fn choose_path(&self) -> ReadPath {
-        let Some(cached) = &self.cached else { return ReadPath::Own };
-        if cached.twin.as_ref().is_some_and(|twin| !twin.room.is_open()) {
-            return ReadPath::Own;
-        }
-        match cached.cannot_try.load(Ordering::Relaxed) {
-            true => ReadPath::Buffered,
-            false => ReadPath::Cached,
-        }
+        self.cached.as_ref().map_or(ReadPath::Own, CachedReads::choose_path)
     }
 
-    /// Descriptor that a read with this path uses.
+    /// File that a read with this path uses.
     fn file_of(&self, path: ReadPath) -> FileRef {
-        let twin = self.cached.as_ref().and_then(|cached| cached.twin.as_ref());
-        match (path, twin) {
-            (ReadPath::Cached | ReadPath::Buffered, Some(twin)) => {
-                let (fd, id, device) = (twin.file.as_raw_fd(), twin.id, self.device);
-                FileRef { fd, id, device, direct: false }
-            }
-            _ => self.file(),
-        }
+        let twin = self.cached.as_ref().and_then(CachedReads::file);
+        let through_cache = matches!(path, ReadPath::Cached | ReadPath::Buffered);
+        twin.filter(|_| through_cache).unwrap_or_else(|| self.file())
     }
 
     /// Bytes of a read that lie within the file's length.
@@ -258,10 +197,8 @@ impl FileBackend {
         let end = operation.offset() + operation.length();
         // The command may have been checked when the file was longer.
         let is_inside = end <= self.end_bytes;
-        match is_inside && end.min(self.exact_bytes) <= self.health.present_bytes() {
-            true => Ok(()),
-            false => Err(BackendError::Shrunk),
-        }
+        let is_present = is_inside && end.min(self.exact_bytes) <= self.health.present_bytes();
+        is_present.then_some(()).ok_or(BackendError::Shrunk)
     }
 
     /// Checks whether the file was truncated: a write beyond its end would leave a hole that reads
@@ -272,17 +209,14 @@ impl FileBackend {
         if !self.grows || self.looked_at.swap(now, Ordering::Relaxed) == now {
             return;
         }
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        if let Ok(status) = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE) {
-            self.health.found_bytes(status.stx_size);
+        if let Some(bytes) = self.file.length_bytes() {
+            self.health.found_bytes(bytes);
         }
     }
 
     /// Records that a read found the end of the file at byte `at` or before.
     fn found_end(&self, at: u64) {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let status = rustix::fs::statx(&*self.file, "", flags, StatxFlags::SIZE);
-        self.health.found_bytes(status.map_or(at, |status| status.stx_size.min(at)));
+        self.health.found_bytes(self.file.length_bytes().map_or(at, |bytes| bytes.min(at)));
     }
 
     /// Locks an operation's range, or returns the time to wait before the next attempt.
@@ -344,22 +278,12 @@ impl FileBackend {
     fn cached_read_returned(&self, operation: &mut Operation, result: i32) -> Step {
         let asked = next_part(operation, CACHED_READ_BYTES).length();
         let bytes = u32::try_from(result).unwrap_or(0);
-        if let Some(mapped) = self.mapped() {
-            let offset = operation.offset() + operation.done;
-            if bytes == asked {
-                mapped.was_cached(offset, asked);
-            } else if mapped.place(offset, asked).is_some() {
-                // The extent is locked, yet a page is missing: the file was truncated.
-                mapped.give_up();
-            }
+        if let Some(cached) = &self.cached {
+            cached.returned(operation.offset() + operation.done, asked, result);
         }
         operation.done += u64::from(bytes);
         if bytes < asked {
             operation.path = ReadPath::Buffered;
-        }
-        let refused = matches!(result.wrapping_neg(), libc::EOPNOTSUPP | libc::ENOSYS);
-        if let Some(cached) = self.cached.as_ref().filter(|_| refused) {
-            cached.cannot_try.store(true, Ordering::Relaxed);
         }
         self.read_on(operation)
     }
@@ -384,10 +308,14 @@ impl FileBackend {
         if operation.done >= operation.length() {
             // With the page cache, a separate sync shows whether the write failed or the
             // write-back.
-            return if durable && !self.direct { self.sync(operation) } else { Step::Done(Ok(())) };
+            return if durable && !self.file().direct {
+                self.sync(operation)
+            } else {
+                Step::Done(Ok(()))
+            };
         }
         let (offset, part) = (operation.offset() + operation.done, rest(operation));
-        let durable = durable && self.direct;
+        let durable = durable && self.file().direct;
         Step::Call(SystemCall::Write { file: self.file(), offset, part, durable })
     }
 
@@ -419,13 +347,8 @@ impl FileBackend {
         if left == 0 {
             return self.finish_zeroing(operation);
         }
-        let (file, offset) = (self.file(), operation.offset() + operation.done);
-        Step::Call(SystemCall::Write {
-            file,
-            offset,
-            part: MemoryPart::zeros(left),
-            durable: false,
-        })
+        let (offset, part) = (operation.offset() + operation.done, MemoryPart::zeros(left));
+        Step::Call(SystemCall::Write { file: self.file(), offset, part, durable: false })
     }
 
     fn finish_zeroing(&self, operation: &mut Operation) -> Step {
@@ -445,10 +368,10 @@ impl FileBackend {
     fn synced(&self) -> Step {
         // The kernel reports a failed write-back once: the sync of another operation may have got
         // the error.
-        match self.health.write_back_failed() {
-            true => Step::Done(Err(BackendError::WriteBackFailed)),
-            false => Step::Done(Ok(())),
-        }
+        Step::Done(match self.health.write_back_failed() {
+            true => Err(BackendError::WriteBackFailed),
+            false => Ok(()),
+        })
     }
 
     fn punch(&self, operation: &Operation) -> Step {
@@ -560,24 +483,7 @@ impl Backend for FileBackend {
     }
 
     fn allocated_bytes(&self) -> Option<u64> {
-        // Answered from cached attributes, since the server of a network file system may not
-        // respond.
-        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let wanted = StatxFlags::TYPE | StatxFlags::BLOCKS;
-        let status = rustix::fs::statx(&self.file, "", flags, wanted).ok()?;
-        let file_type = FileType::from_raw_mode(status.stx_mode.into());
-        let known = status.stx_mask & wanted.bits() == wanted.bits();
-        (known && file_type == FileType::RegularFile).then(|| status.stx_blocks * 512)
-    }
-}
-
-/// Device that a file is on, and whether the file can grow. Files whose `fstat` fails share one
-/// number.
-fn device_of(file: &OwnedFd) -> (DeviceId, bool) {
-    let Ok(stat) = rustix::fs::fstat(file) else { return (DeviceId(u64::MAX), false) };
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::BlockDevice => (DeviceId(stat.st_rdev), false),
-        other => (DeviceId(stat.st_dev), other == FileType::RegularFile),
+        self.file.allocated_bytes()
     }
 }
 
@@ -590,10 +496,4 @@ fn rest(operation: &Operation) -> MemoryPart {
 fn next_part(operation: &Operation, length: u32) -> MemoryPart {
     let span = operation.span().expect("reads and writes have memory");
     span.part(operation.done as u32, length)
-}
-
-/// Returns a number that no open file of this process had before.
-fn next_id() -> FileId {
-    static NEXT_ID: AtomicU64 = AtomicU64::new(0);
-    FileId(NEXT_ID.fetch_add(1, Ordering::Relaxed))
 }

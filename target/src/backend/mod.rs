@@ -7,6 +7,7 @@
 
 mod block;
 mod cache_room;
+mod cached_reads;
 mod claim;
 mod closing_medium;
 mod content;
@@ -14,10 +15,12 @@ pub(crate) mod decorator;
 pub(crate) mod file;
 mod file_lease;
 mod health;
+mod io_mode;
 mod mapped_file;
 pub(crate) mod memory;
 mod memory_room;
 mod null;
+mod numbered_file;
 pub(crate) mod open;
 pub(crate) mod open_error;
 mod open_hint;
@@ -46,14 +49,15 @@ pub(crate) use self::closing_medium::ClosingMedium;
 pub(crate) use self::content::Content;
 pub(crate) use self::file::FileBackend;
 pub(crate) use self::health::Health;
+pub(crate) use self::io_mode::{CachePolicy, IoMode, MEMORY_ALIGNMENT, OpenMode};
 pub(crate) use self::mapped_file::MappedFile;
 pub use self::mapped_file::MappedPlace;
 pub(crate) use self::memory::MemoryBackend;
 pub(crate) use self::memory_room::MemoryRoom;
 pub(crate) use self::null::NullBackend;
-pub(crate) use self::open::MEMORY_ALIGNMENT;
-pub(crate) use self::open::{CachePolicy, IoMode, OpenMode, OpenedBackend};
-pub(crate) use self::open::{measure_again, open_block, open_file, open_memory, open_null};
+pub(crate) use self::open::{
+    OpenedBackend, measure_again, open_block, open_file, open_memory, open_null,
+};
 pub(crate) use self::open_error::OpenError;
 pub(crate) use self::place::{FilePlace, FolderEntry, ServedFolder, ServedRoot};
 pub(crate) use self::source::{FileChange, OpenedFile};

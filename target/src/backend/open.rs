@@ -1,57 +1,22 @@
-//! Opens the medium behind a namespace: determines its size, its block size, and the use of direct
-//! I/O and the page cache.
-#![expect(unsafe_code, reason = "probes direct I/O with a system call that takes an address")]
+//! Opens the medium behind a namespace, and determines its size.
 
-use std::fmt;
 use std::fs::{File, Metadata};
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, StatxFlags};
-
-use super::FileId;
+use super::io_mode::{DEFAULT_LBA_SHIFT, IoModeChoice, choose_access};
 use super::open_error::OpenError;
 use super::place::FoundFile;
 use super::{
-    Backend, CacheRoom, Content, FileBackend, FileKey, FilePlace, Health, MappedFile,
-    MemoryBackend, MemoryRoom, NullBackend, OpenedFile, block, cache_room, claim, write_unit,
+    Backend, CachePolicy, Content, FileBackend, FileId, FileKey, FilePlace, Health, IoMode,
+    MappedFile, MemoryBackend, MemoryRoom, NullBackend, OpenMode, OpenedFile, block, cache_room,
+    claim, write_unit,
 };
 
-/// Default logical block size as a power of two (512 bytes), unless direct I/O needs a larger one.
-const DEFAULT_LBA_SHIFT: u8 = 9;
-/// Largest logical block size as a power of two (4 KiB), which hosts with 4 KiB pages accept.
-const MAX_LBA_SHIFT: u8 = 12;
 /// Mount point of sysfs.
 const SYSFS: &str = "/sys";
-/// Alignment of every buffer passed to a backend, in bytes.
-pub(crate) const MEMORY_ALIGNMENT: u32 = 4096;
-
-/// Options for opening a medium.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OpenMode<'a> {
-    /// Whether hosts may write the medium.
-    pub writable: bool,
-    /// Bytes per logical block as a power of two; `None` chooses 9, or more if direct I/O needs it.
-    pub lba_shift: Option<u8>,
-    /// Use of the page cache.
-    pub cache: CachePolicy<'a>,
-}
-
-/// Use of the page cache for files and block devices, from the key `direct_io`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum CachePolicy<'a> {
-    /// Direct I/O where it is available (`always`).
-    #[default]
-    Bypass,
-    /// Reads of a read-only file go through the page cache if this budget has room for the file;
-    /// everything else as with [`CachePolicy::Bypass`] (`auto`).
-    WhileRoom(&'a Arc<CacheRoom>),
-    /// All I/O through the page cache (`never`).
-    Use,
-}
 
 /// An open medium and the properties that its namespace reports.
 #[derive(Clone, Debug)]
@@ -81,33 +46,6 @@ pub(crate) struct OpenedBackend {
     pub file: Option<Arc<FileBackend>>,
     /// Identity of the file or device; `None` for other media.
     pub key: Option<FileKey>,
-}
-
-/// Use of direct I/O and the page cache for an open medium, as log messages show it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum IoMode {
-    /// All I/O is direct: it bypasses the page cache.
-    Direct,
-    /// Reads go through the page cache while there is memory for them, writes past it.
-    CachedReads,
-    /// All I/O goes through the page cache, as configured with `direct_io`.
-    Cached,
-    /// All I/O goes through the page cache, since direct I/O is not possible for the reason given.
-    Buffered(String),
-    /// Null or memory namespace, without a file.
-    Synthetic,
-}
-
-impl fmt::Display for IoMode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Direct => f.write_str("direct"),
-            Self::CachedReads => f.write_str("reads through the page cache"),
-            Self::Cached => f.write_str("page cache"),
-            Self::Buffered(reason) => write!(f, "buffered ({reason})"),
-            Self::Synthetic => f.write_str("synthetic"),
-        }
-    }
 }
 
 /// Opens a regular file.
@@ -380,137 +318,4 @@ fn check_writable(
     }
     let rounded = bytes.next_multiple_of(lba_bytes);
     Err(OpenError::PartialBlock { path: path.to_owned(), bytes, lba_bytes, rounded })
-}
-
-struct IoModeChoice {
-    access: IoMode,
-    lba_shift: u8,
-    /// Alignment of offsets for direct I/O in bytes, even where direct I/O is not used.
-    alignment: u32,
-}
-
-impl IoModeChoice {
-    fn direct_alignment(&self) -> Option<u32> {
-        (self.access == IoMode::Direct).then_some(self.alignment)
-    }
-
-    /// Whether a read can never return a half-written logical block. File systems without a known
-    /// block device, such as `tmpfs`, accept direct I/O and use the page cache all the same.
-    fn writes_blocks_as_one(&self, write_unit_bytes: Option<u32>) -> bool {
-        let lba_bytes = 1 << self.lba_shift;
-        self.access == IoMode::Direct && write_unit_bytes.is_some_and(|unit| unit >= lba_bytes)
-    }
-}
-
-/// Opens the file for direct I/O where the file supports that for the block size and the policy
-/// wants it. The choice of block size does not depend on the policy.
-fn choose_access(
-    found: &FoundFile,
-    mode: OpenMode<'_>,
-    buffered: &File,
-) -> (Option<File>, IoModeChoice) {
-    let (direct, choice) = probe_access(found, mode, buffered);
-    match mode.cache {
-        CachePolicy::Use => (None, IoModeChoice { access: IoMode::Cached, ..choice }),
-        CachePolicy::Bypass | CachePolicy::WhileRoom(_) => (direct, choice),
-    }
-}
-
-/// Opens the file for direct I/O with the configured block size, or with the smallest possible one.
-/// If that is not possible, the choice has the reason.
-fn probe_access(
-    found: &FoundFile,
-    mode: OpenMode<'_>,
-    buffered: &File,
-) -> (Option<File>, IoModeChoice) {
-    let (direct, alignment) = match open_direct(found, mode, buffered) {
-        Ok(found) => found,
-        Err(reason) => {
-            let lba_shift = mode.lba_shift.unwrap_or(DEFAULT_LBA_SHIFT);
-            let choice = IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment: 1 };
-            return (None, choice);
-        }
-    };
-    let needed = alignment.trailing_zeros() as u8;
-    let lba_shift = mode.lba_shift.unwrap_or(needed.max(DEFAULT_LBA_SHIFT));
-    if lba_shift < needed {
-        let reason = format!(
-            "direct I/O needs blocks of {alignment} bytes and the namespace has {}",
-            1 << lba_shift
-        );
-        return (None, IoModeChoice { access: IoMode::Buffered(reason), lba_shift, alignment });
-    }
-    (Some(direct), IoModeChoice { access: IoMode::Direct, lba_shift, alignment })
-}
-
-/// Opens the file for direct I/O and returns the alignment of offsets, or the reason that it is not
-/// available.
-fn open_direct(found: &FoundFile, mode: OpenMode<'_>, file: &File) -> Result<(File, u32), String> {
-    let stated = stated_alignment(file);
-    if stated == Some((0, 0)) {
-        return Err("the file system has no direct I/O for it".into());
-    }
-    let exclusive = file.metadata().is_ok_and(|of| of.file_type().is_block_device());
-    let direct = match exclusive && mode.writable {
-        true => claim::open_alone(found, libc::O_DIRECT),
-        false => found.open(mode.writable, libc::O_DIRECT),
-    };
-    let direct = direct.map_err(|error| format!("direct I/O is refused: {error}"))?;
-    let alignment = match stated {
-        Some((memory, _)) if memory > MEMORY_ALIGNMENT => {
-            return Err(format!("direct I/O needs memory aligned to {memory} bytes"));
-        }
-        Some((_, offset)) => offset.max(1),
-        None => probe_alignment(&direct)?,
-    };
-    if !alignment.is_power_of_two() || alignment > 1 << MAX_LBA_SHIFT {
-        return Err(format!("direct I/O needs offsets aligned to {alignment} bytes"));
-    }
-    Ok((direct, alignment))
-}
-
-/// Alignment of memory and of offsets for direct I/O by `statx`; zeros if there is no direct I/O.
-fn stated_alignment(file: &File) -> Option<(u32, u32)> {
-    let status = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
-    (status.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
-        .then_some((status.stx_dio_mem_align, status.stx_dio_offset_align))
-}
-
-/// Determines the alignment by direct reads, for kernels before 6.1 and file systems that do not
-/// report it.
-fn probe_alignment(direct: &File) -> Result<u32, String> {
-    #[repr(align(4096))]
-    struct Page([u8; 4096]);
-    let mut page = Page([0; 4096]);
-    let mut error = io::Error::from(io::ErrorKind::Unsupported);
-    for length in [512u32, 4096] {
-        // SAFETY: the page is ours, and as long as the call may write.
-        let read = unsafe {
-            libc::pread(direct.as_raw_fd(), page.0.as_mut_ptr().cast(), length as usize, 0)
-        };
-        if read >= 0 {
-            return Ok(length);
-        }
-        error = io::Error::last_os_error();
-    }
-    Err(format!("direct I/O is refused: {error}"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_aligned_direct_io_needs_no_locks() {
-        let choice = |access: IoMode, lba_shift| IoModeChoice { access, lba_shift, alignment: 512 };
-        for (lba_shift, unit, as_one) in
-            [(9, 512, true), (9, 4096, true), (12, 4096, true), (12, 512, false), (12, 2048, false)]
-        {
-            let direct = choice(IoMode::Direct, lba_shift);
-            assert_eq!(direct.writes_blocks_as_one(Some(unit)), as_one, "{lba_shift} {unit}");
-            assert!(!direct.writes_blocks_as_one(None));
-            let buffered = choice(IoMode::Buffered("a test".into()), lba_shift);
-            assert!(!buffered.writes_blocks_as_one(Some(unit)));
-        }
-    }
 }

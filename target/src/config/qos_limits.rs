@@ -7,18 +7,74 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::values::{IosPerSecond, MbytesPerSecond};
 
-/// Limits of a host or of a namespace; 0 is no limit. A command passes when it is within all of
-/// them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct QosLimits {
-    /// Commands per second that read or write.
-    pub rw_ios: IosPerSecond,
-    /// Bytes per second of both directions.
-    pub rw_mbytes: MbytesPerSecond,
-    /// Bytes per second that are read.
-    pub r_mbytes: MbytesPerSecond,
-    /// Bytes per second that are written.
-    pub w_mbytes: MbytesPerSecond,
+/// Defines the limits by the one list of them.
+macro_rules! limits {
+    ($($field:ident: $type:ty, $key:literal, $about:literal;)*) => {
+        /// Limits of a host or of a namespace; 0 is no limit. A command passes when it is within
+        /// all of them.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct QosLimits {
+            $(#[doc = $about] pub $field: $type,)*
+        }
+
+        /// Limits as a file or an operator gives them; those that are missing keep another value.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub struct QosOverride {
+            $(#[doc = concat!($about, " `None` if it is missing.")]
+            #[serde(rename = $key)]
+            pub $field: Option<$type>,)*
+        }
+
+        impl QosLimits {
+            /// Keys of the limits in files, RPCs and metrics.
+            pub(crate) const KEYS: &[&'static str] = &[$($key),*];
+
+            /// All limits, with their keys.
+            pub fn by_key(&self) -> [(&'static str, u64); Self::KEYS.len()] {
+                [$(($key, self.$field.get())),*]
+            }
+        }
+
+        impl QosOverride {
+            /// Parses the numbers that `given` returns for the keys of limits.
+            ///
+            /// # Errors
+            /// The key of a number that is no limit, and the reason.
+            pub(crate) fn parse(
+                mut given: impl FnMut(&str) -> Result<Option<u64>, String>,
+            ) -> Result<Self, String> {
+                Ok(Self {$(
+                    $field: given($key)
+                        .and_then(|number| number.map(<$type>::try_from).transpose())
+                        .map_err(|error| format!("{}: {error}", $key))?,
+                )*})
+            }
+
+            /// Returns these limits, and those of `base` where one is missing.
+            pub fn over(&self, base: QosLimits) -> QosLimits {
+                QosLimits { $($field: self.$field.unwrap_or(base.$field)),* }
+            }
+
+            /// Returns these limits, and those of `earlier` where one is missing.
+            pub(crate) fn or(self, earlier: Self) -> Self {
+                Self { $($field: self.$field.or(earlier.$field)),* }
+            }
+
+            /// Limits that are given, with their keys.
+            pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                let limits = [$(($key, self.$field.map(<$type>::get))),*];
+                limits.into_iter().filter_map(|(key, limit)| Some((key, limit?)))
+            }
+        }
+    };
+}
+
+limits! {
+    rw_ios: IosPerSecond, "rw_ios_per_sec", "Commands per second that read or write.";
+    rw_mbytes: MbytesPerSecond, "rw_mbytes_per_sec", "Bytes per second of both directions.";
+    r_mbytes: MbytesPerSecond, "r_mbytes_per_sec", "Bytes per second that are read.";
+    w_mbytes: MbytesPerSecond, "w_mbytes_per_sec", "Bytes per second that are written.";
 }
 
 impl QosLimits {
@@ -27,82 +83,22 @@ impl QosLimits {
         *self == Self::default()
     }
 
-    /// All limits, with the keys that files, RPCs and metrics give them.
-    pub fn by_key(&self) -> [(&'static str, u64); 4] {
-        [
-            ("rw_ios_per_sec", self.rw_ios.get()),
-            ("rw_mbytes_per_sec", self.rw_mbytes.get()),
-            ("r_mbytes_per_sec", self.r_mbytes.get()),
-            ("w_mbytes_per_sec", self.w_mbytes.get()),
-        ]
-    }
-
     /// Limits that are not 0, with their keys.
     pub fn present(&self) -> impl Iterator<Item = (&'static str, u64)> {
         self.by_key().into_iter().filter(|(_, limit)| *limit > 0)
     }
 }
 
-impl fmt::Display for QosLimits {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&list(self.present()))
-    }
-}
-
-/// Limits as a file or an operator gives them; those that are missing keep another value.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct QosOverride {
-    /// Commands per second that read or write; `None` if it is missing.
-    #[serde(rename = "rw_ios_per_sec")]
-    pub rw_ios: Option<IosPerSecond>,
-    /// Bytes per second of both directions; `None` if it is missing.
-    #[serde(rename = "rw_mbytes_per_sec")]
-    pub rw_mbytes: Option<MbytesPerSecond>,
-    /// Bytes per second that are read; `None` if it is missing.
-    #[serde(rename = "r_mbytes_per_sec")]
-    pub r_mbytes: Option<MbytesPerSecond>,
-    /// Bytes per second that are written; `None` if it is missing.
-    #[serde(rename = "w_mbytes_per_sec")]
-    pub w_mbytes: Option<MbytesPerSecond>,
-}
-
 impl QosOverride {
-    /// Returns these limits, and those of `base` where one is missing.
-    pub fn over(&self, base: QosLimits) -> QosLimits {
-        QosLimits {
-            rw_ios: self.rw_ios.unwrap_or(base.rw_ios),
-            rw_mbytes: self.rw_mbytes.unwrap_or(base.rw_mbytes),
-            r_mbytes: self.r_mbytes.unwrap_or(base.r_mbytes),
-            w_mbytes: self.w_mbytes.unwrap_or(base.w_mbytes),
-        }
-    }
-
-    /// Returns these limits, and those of `earlier` where one is missing.
-    pub(crate) fn or(self, earlier: Self) -> Self {
-        Self {
-            rw_ios: self.rw_ios.or(earlier.rw_ios),
-            rw_mbytes: self.rw_mbytes.or(earlier.rw_mbytes),
-            r_mbytes: self.r_mbytes.or(earlier.r_mbytes),
-            w_mbytes: self.w_mbytes.or(earlier.w_mbytes),
-        }
-    }
-
     /// Whether all limits are missing.
     pub(crate) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
+}
 
-    /// Limits that are given, with their keys.
-    pub(crate) fn given(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let is_given = [
-            self.rw_ios.is_some(),
-            self.rw_mbytes.is_some(),
-            self.r_mbytes.is_some(),
-            self.w_mbytes.is_some(),
-        ];
-        let limits = self.over(QosLimits::default()).by_key().into_iter().zip(is_given);
-        limits.filter_map(|(limit, is_given)| is_given.then_some(limit))
+impl fmt::Display for QosLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&list(self.present()))
     }
 }
 

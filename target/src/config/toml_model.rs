@@ -1,5 +1,7 @@
 //! Tables and keys of the TOML file, and their conversion to a [`Config`].
 
+mod hosts;
+mod reader;
 mod subsystems;
 
 use std::net::SocketAddr;
@@ -12,9 +14,11 @@ use rdma::shm::SharingGroup;
 use serde::Deserialize;
 use toml::Spanned;
 
+use self::reader::Reader;
 pub(super) use self::subsystems::FaultsTable;
 use self::subsystems::SubsystemTable;
 use super::document::Document;
+use super::quick;
 use super::units::{ByteCount, show_bytes};
 use super::values::{
     self, Connections, HostTimeoutMs, IoQueues, PollingMicros, PortId, QueueDepth, QuiesceMs,
@@ -124,26 +128,18 @@ struct PortTable {
     subsystems: Option<Vec<Spanned<String>>>,
 }
 
-/// Converts the tables of a document to a [`Config`]. Errors contain positions in the document.
-struct Reader<'a> {
-    document: Document<'a>,
-    machine: Machine,
-    /// Whether there is a management socket, so that exports can be added at run time.
-    managed: bool,
-}
-
 impl Reader<'_> {
     fn config(&self, file: File, state_dir: PathBuf) -> Result<Config, ConfigError> {
         let subsystems = self.subsystems(file.subsystem)?;
         let discovery_nqn = file.discovery_nqn.map(|nqn| self.discovery_nqn(&nqn, &subsystems));
-        let polling_us = file.polling_us.map_or(super::quick::POLLING_US, |us| us.0);
+        let polling_us = file.polling_us.map_or(quick::POLLING_US, |us| us.0);
         let cores = file.cores.unwrap_or(Cores::Count(1));
         Ok(Config {
             provider: file.provider,
             send_with_invalidate: file.send_with_invalidate.unwrap_or(true),
             shared_memory_group: file
                 .shared_memory_group
-                .map(|name| self.sharing_group(&name))
+                .map(|name| self.checked(&name, SharingGroup::named))
                 .transpose()?,
             polling: Duration::from_micros(polling_us.into()),
             discovery: match file.discovery {
@@ -267,11 +263,6 @@ impl Reader<'_> {
         }
     }
 
-    fn sharing_group(&self, name: &Spanned<String>) -> Result<SharingGroup, ConfigError> {
-        SharingGroup::named(name.get_ref())
-            .map_err(|error| self.document.error(name.span().start, error.to_string()))
-    }
-
     fn in_range<T: Copy + PartialOrd + std::fmt::Display>(
         &self,
         value: &Spanned<T>,
@@ -318,7 +309,7 @@ impl Reader<'_> {
         let at = table.span().start;
         let origin = self.document.origin(at);
         let table = table.into_inner();
-        let address = self.address(&table.address)?;
+        let address = self.checked(&table.address, quick::parse_address)?;
         if !self.managed && table.subsystems.as_ref().is_some_and(Vec::is_empty) {
             let message = "subsystems is empty; name one, or leave the key out to serve all";
             return Err(self.document.error(at, message));
@@ -329,11 +320,6 @@ impl Reader<'_> {
         let by_place = || u16::try_from(index + 1).unwrap_or(u16::MAX);
         let id = table.id.map_or_else(by_place, |PortId(id)| id);
         Ok(PortConfig { id, address, subsystems: serves.transpose()?, origin })
-    }
-
-    fn address(&self, text: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
-        super::quick::parse_address(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
     }
 
     fn known_subsystem(
@@ -348,10 +334,5 @@ impl Reader<'_> {
         let known: Vec<_> = subsystems.iter().map(|s| s.nqn.to_string()).collect();
         let message = format!("no [[subsystem]] is named {name}; there are {}", known.join(", "));
         Err(self.document.error(nqn.span().start, message))
-    }
-
-    fn nqn(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        super::quick::parse_nqn(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
     }
 }

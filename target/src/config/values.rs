@@ -190,14 +190,6 @@ impl From<&str> for NamespaceName {
     }
 }
 
-impl Deref for NamespaceName {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
 /// Operator's name for the bytes of a namespace, never empty.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -219,14 +211,6 @@ impl TryFrom<String> for ContentId {
     }
 }
 
-impl Deref for ContentId {
-    type Target = str;
-
-    fn deref(&self) -> &str {
-        &self.0
-    }
-}
-
 /// Operator's description of a namespace, of 1 to 256 bytes without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
@@ -241,13 +225,19 @@ impl TryFrom<String> for Description {
     }
 }
 
-impl Deref for Description {
-    type Target = str;
+macro_rules! texts {
+    ($($name:ident),*) => {$(
+        impl Deref for $name {
+            type Target = str;
 
-    fn deref(&self) -> &str {
-        &self.0
-    }
+            fn deref(&self) -> &str {
+                &self.0
+            }
+        }
+    )*};
 }
+
+texts!(NamespaceName, ContentId, Description);
 
 /// IEEE Extended Unique Identifier, written as 16 hexadecimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]

@@ -35,6 +35,7 @@ use crate::inventory::published::{CoreExports, ExportsNumber};
 use crate::limits::peer::PeerOrigin;
 use crate::metrics::io_counters::{CoreIoStats, CoreNamespaceIo};
 use crate::metrics::latency::Latency;
+use crate::metrics::snapshot::PoolStats;
 use crate::storage::{Storage, Submitted};
 
 /// Buffers of one core, and the requests that wait for one.
@@ -331,24 +332,11 @@ impl CoreBuffers {
         self.hosts.pool()
     }
 
-    /// Bytes of both pools, free or in use.
-    pub(crate) fn total_bytes(&self) -> u64 {
-        self.hosts.pool().total_bytes() + self.anonymous.pool().total_bytes()
-    }
-
-    /// Bytes of buffers in use.
-    pub(crate) fn used_bytes(&self) -> u64 {
-        self.hosts.used_bytes() + self.anonymous.used_bytes()
-    }
-
-    /// Highest values of [`CoreBuffers::used_bytes`] of the two pools.
-    pub(crate) fn peak_bytes(&self) -> u64 {
-        self.hosts.peak_bytes() + self.anonymous.peak_bytes()
-    }
-
-    /// Number of requests that wait for a buffer now.
-    pub(crate) fn waiting(&self) -> u64 {
-        self.hosts.waiting() + self.anonymous.waiting()
+    /// Size and use of both pools together.
+    pub(crate) fn stats(&self) -> PoolStats {
+        let mut stats = self.hosts.stats();
+        stats += self.anonymous.stats();
+        stats
     }
 
     /// Events of the pools of hosts and of anonymous connections since the last call. Events are
@@ -361,10 +349,5 @@ impl CoreBuffers {
     pub(crate) fn note_rest(&mut self) {
         self.hosts.note_rest();
         self.anonymous.note_rest();
-    }
-
-    /// Number of requests so far that had to wait for a buffer.
-    pub(crate) fn waits(&self) -> u64 {
-        self.hosts.waits() + self.anonymous.waits()
     }
 }

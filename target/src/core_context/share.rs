@@ -33,6 +33,7 @@ use crate::core_context::pool::{Buffer, Pool};
 use crate::core_context::request_key::RequestKey;
 use crate::deliberate_bugs::{self, Bug};
 use crate::limits::peer::{Party, PeerOrigin};
+use crate::metrics::snapshot::PoolStats;
 
 mod request_line;
 
@@ -400,14 +401,15 @@ impl Share {
         self.pool.total_bytes() - self.pool.free_bytes() - block
     }
 
-    /// Highest number of bytes in use so far.
-    pub(super) fn peak_bytes(&self) -> u64 {
-        self.peak_bytes
-    }
-
-    /// Number of requests that wait for a buffer now.
-    pub(super) fn waiting(&self) -> u64 {
-        self.accounts.iter().map(|(_, account)| account.waiting.len() as u64).sum()
+    /// Size and use of the pool.
+    pub(super) fn stats(&self) -> PoolStats {
+        PoolStats {
+            bytes: self.pool.total_bytes(),
+            used_bytes: self.used_bytes(),
+            peak_bytes: self.peak_bytes,
+            waiting: self.accounts.iter().map(|(_, account)| account.waiting.len() as u64).sum(),
+            waits: self.waits,
+        }
     }
 
     /// Events since the last call; see [`BufferEvents::take`].
@@ -418,11 +420,6 @@ impl Share {
     /// Records [`BufferEvent::Rested`], for the simulator.
     pub(super) fn note_rest(&mut self) {
         self.events.push(|| BufferEvent::Rested);
-    }
-
-    /// Number of requests so far that had to wait for a buffer.
-    pub(super) fn waits(&self) -> u64 {
-        self.waits
     }
 }
 

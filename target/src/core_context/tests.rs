@@ -65,7 +65,7 @@ fn anonymous_buffers_return_to_their_pool() {
     let connect = buffers.allocate(&accounts, request(0, 0), 1024).unwrap();
     buffers.recognise(&mut accounts, name(1));
     let data = buffers.allocate(&accounts, request(0, 1), 4096).unwrap();
-    assert_eq!(buffers.used_bytes(), 2 * 4096);
+    assert_eq!(buffers.stats().used_bytes, 2 * 4096);
     for buffer in [connect, data] {
         buffers.release(&accounts, buffer);
     }

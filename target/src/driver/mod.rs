@@ -1,5 +1,6 @@
 //! Drivers of poll groups (threads, or a test that calls each turn), and other threads.
 
+mod acceptor_thread;
 pub(crate) mod assembly;
 pub(crate) mod clock;
 pub(crate) mod devices;
@@ -10,3 +11,4 @@ pub(crate) mod periodic;
 pub(crate) mod stepped;
 pub(crate) mod threads;
 pub(crate) mod turn_mark;
+mod worker;

@@ -40,7 +40,7 @@ use crate::inventory::index::NamespaceIndex;
 use crate::inventory::namespace::Namespace;
 use crate::inventory::persist::protection::{ProtectionError, ProtectionWriter};
 use crate::inventory::port::Port;
-use crate::inventory::published::{Exports, NamespaceChange, Publication};
+use crate::inventory::published::{Exports, NamespaceChange, OwnedNamespace, Publication};
 use crate::inventory::referral::Referrals;
 use crate::inventory::subsystem::Subsystem;
 use crate::limits::Limits;
@@ -170,6 +170,16 @@ impl Inventory {
 
     pub(crate) fn subsystem(&self, nqn: &Nqn) -> Option<Arc<Subsystem>> {
         self.lock_subsystems().iter().find(|subsystem| subsystem.nqn == *nqn).cloned()
+    }
+
+    /// Published namespaces with their subsystems.
+    pub(crate) fn owned(&self) -> impl Iterator<Item = OwnedNamespace> {
+        self.subsystems().into_iter().flat_map(|subsystem| {
+            let list = subsystem.namespaces();
+            let owned: Vec<_> =
+                list.iter().map(|one| OwnedNamespace::new(&subsystem, one)).collect();
+            owned
+        })
     }
 
     pub(crate) fn find_subsystem(&self, nqn: &Nqn) -> Result<Arc<Subsystem>, ChangeError> {

@@ -1,23 +1,22 @@
 //! ANA states as the management interface names them.
 
 use nvme_proto::log::AnaState;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::rpc::RpcError;
+use super::rpc::{RpcError, params};
 use super::subsystem::ListenAddress;
 use crate::inventory::ana::{AnaGroupId, AnaStates};
 use crate::limits::ANA_GROUPS;
 
-/// Parameters of the method `nvmf_subsystem_listener_set_ana_state`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct AnaParams {
-    pub(super) nqn: String,
-    pub(super) listen_address: ListenAddress,
-    pub(super) ana_state: String,
-    /// ANA group; `None` for all groups.
-    pub(super) anagrpid: Option<u32>,
+params! {
+    /// Parameters of the method `nvmf_subsystem_listener_set_ana_state`.
+    AnaParams {
+        nqn: String,
+        listen_address: ListenAddress,
+        ana_state: String,
+        /// ANA group; `None` for all groups.
+        anagrpid: Option<u32>,
+    }
 }
 
 /// States by their names in SPDK, which has none for the last two.

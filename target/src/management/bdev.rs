@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
 use uuid::Uuid;
 
-use super::rpc::RpcError;
+use super::rpc::{RpcError, params};
 use crate::backend::{self, FilePlace, OpenMode, OpenedBackend};
 use crate::config::{
     BlockShift, Medium, NamespaceName, NamespaceSettings, NamespaceSpec, QosOverride,
@@ -75,17 +74,17 @@ impl BdevKind {
     }
 }
 
-/// Parameters of `bdev_aio_create` and `bdev_uring_create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct FileParams {
-    name: String,
-    filename: PathBuf,
-    /// Logical block size in bytes; if omitted or 0, that of the file or device.
-    block_size: Option<u32>,
-    #[serde(default)]
-    readonly: bool,
-    uuid: Option<Uuid>,
+params! {
+    /// Parameters of `bdev_aio_create` and `bdev_uring_create`.
+    FileParams {
+        name: String,
+        filename: PathBuf,
+        /// Logical block size in bytes; if omitted or 0, that of the file or device.
+        block_size: Option<u32>,
+        #[serde(default)]
+        readonly: bool,
+        uuid: Option<Uuid>,
+    }
 }
 
 impl FileParams {
@@ -94,31 +93,29 @@ impl FileParams {
     }
 }
 
-/// Parameters of the method `bdev_null_create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NullParams {
-    name: String,
-    num_blocks: u64,
-    block_size: u32,
-    uuid: Option<Uuid>,
-    /// Extension: SPDK has no such parameter.
-    #[serde(default)]
-    readonly: bool,
-}
+params! {
+    /// Parameters of the method `bdev_null_create`.
+    NullParams {
+        name: String,
+        num_blocks: u64,
+        block_size: u32,
+        uuid: Option<Uuid>,
+        /// Extension: SPDK has no such parameter.
+        #[serde(default)]
+        readonly: bool,
+    }
 
-/// Parameters of the method `bdev_malloc_create`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct MallocParams {
-    /// Name; if omitted, the first free one of `Malloc0`, `Malloc1` and so on.
-    name: Option<String>,
-    num_blocks: u64,
-    block_size: u32,
-    uuid: Option<Uuid>,
-    /// Extension: SPDK has no such parameter.
-    #[serde(default)]
-    readonly: bool,
+    /// Parameters of the method `bdev_malloc_create`.
+    MallocParams {
+        /// Name; if omitted, the first free one of `Malloc0`, `Malloc1` and so on.
+        name: Option<String>,
+        num_blocks: u64,
+        block_size: u32,
+        uuid: Option<Uuid>,
+        /// Extension: SPDK has no such parameter.
+        #[serde(default)]
+        readonly: bool,
+    }
 }
 
 impl Bdevs {

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 
 use super::bdev::{Bdev, BdevKind, FileParams, bdev_name};
 use super::iostat::describe_io;
-use super::method::Methods;
+use super::method::{Methods, done};
 use super::method_params::{BdevFilter, BdevName, IostatFilter, NullSize};
 use super::rpc::{NANOS_PER_SECOND, Params, RpcError, read};
 use crate::inventory::Inventory;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::published::OwnedNamespace;
 
 impl Methods {
     pub(super) fn create_file(&self, params: Params, kind: BdevKind) -> Result<Value, RpcError> {
@@ -28,8 +29,7 @@ impl Methods {
             let message = format!("{name} is the bdev of a namespace; remove that before");
             return Err(RpcError::invalid_params(message));
         }
-        bdevs.delete(&name, kind)?;
-        Ok(true.into())
+        done(bdevs.delete(&name, kind))
     }
 
     /// Resizes the namespace of a bdev to the present size of its file or device.
@@ -37,8 +37,7 @@ impl Methods {
         let BdevName { name } = read(params)?;
         let bdevs = self.bdevs();
         bdevs.get_of(&name, kind)?;
-        self.resize_bdev(&name, None)?;
-        Ok(true.into())
+        done(self.resize_bdev(&name, None))
     }
 
     pub(super) fn resize_null(&self, params: Params) -> Result<Value, RpcError> {
@@ -56,19 +55,16 @@ impl Methods {
     /// Resizes the namespace of a bdev. Does nothing without one: its size is read when one is
     /// added.
     fn resize_bdev(&self, name: &str, size_bytes: Option<u64>) -> Result<(), RpcError> {
-        for subsystem in self.associations.inventory().subsystems() {
-            for namespace in subsystem.namespaces().iter() {
-                if namespace.bdev.as_deref() == Some(name) {
-                    let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
-                    self.edit(|edit| edit.resize_namespace(&nqn, nsid, size_bytes))?;
-                }
+        for OwnedNamespace { subsystem, namespace } in self.associations.inventory().owned() {
+            if namespace.bdev.as_deref() == Some(name) {
+                let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
+                self.associations.edit(|edit| edit.resize_namespace(&nqn, nsid, size_bytes))?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn get_bdevs(&self, params: Params) -> Result<Value, RpcError> {
-        let BdevFilter { name } = read(params)?;
+    pub(super) fn get_bdevs(&self, BdevFilter { name }: BdevFilter) -> Result<Value, RpcError> {
         let bdevs = self.bdevs();
         if let Some(name) = &name {
             bdevs.get(name)?;
@@ -103,13 +99,11 @@ impl Methods {
         let wanted: Vec<String> = names.into_iter().flatten().chain(name).collect();
         let mut described = Vec::new();
         let mut found = BTreeSet::new();
-        for subsystem in self.associations.inventory().subsystems() {
-            for namespace in subsystem.namespaces().iter() {
-                let name = bdev_name(namespace);
-                if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-                    found.insert(name.to_owned());
-                    described.push(describe_io(&subsystem.nqn, namespace));
-                }
+        for OwnedNamespace { subsystem, namespace } in self.associations.inventory().owned() {
+            let name = bdev_name(&namespace);
+            if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+                found.insert(name.to_owned());
+                described.push(describe_io(&subsystem.nqn, &namespace));
             }
         }
         // A bdev without a namespace has no counters; a name that is no bdev is an error.
@@ -122,7 +116,6 @@ impl Methods {
 }
 
 fn exported_bdevs(inventory: &Inventory) -> BTreeMap<String, Arc<Namespace>> {
-    let subsystems = inventory.subsystems();
-    let namespaces = subsystems.iter().flat_map(|subsystem| subsystem.namespaces().to_vec());
-    namespaces.filter_map(|namespace| Some((namespace.bdev.clone()?, namespace))).collect()
+    let named = |one: OwnedNamespace| Some((one.namespace.bdev.clone()?, one.namespace));
+    inventory.owned().filter_map(named).collect()
 }

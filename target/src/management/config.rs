@@ -20,6 +20,7 @@ use crate::inventory::Inventory;
 use crate::inventory::ana::AnaGroupId;
 use crate::inventory::host_keys::HostKeyring;
 use crate::inventory::namespace::Namespace;
+use crate::inventory::published::OwnedNamespace;
 use crate::inventory::referral::Referral;
 use crate::inventory::subsystem::Subsystem;
 
@@ -41,14 +42,13 @@ pub(super) fn bdev_calls(bdevs: &Bdevs, inventory: &Inventory) -> Vec<Value> {
         [Some(call), bdev_limit_call(name, &settings.qos)].into_iter().flatten()
     });
     let mut calls: Vec<_> = named.collect();
-    for subsystem in inventory.subsystems() {
-        for namespace in subsystem.namespaces().iter().filter(|one| one.bdev.is_none()) {
-            let name = medium_name(&subsystem, namespace);
-            let settings = &namespace.config.settings;
-            let kind = BdevKind::of(&settings.medium);
-            calls.push(bdev_call(kind, &name, None, settings, Some(namespace.lba_bytes())));
-            calls.extend(bdev_limit_call(&name, &settings.qos));
-        }
+    let of_file = inventory.owned().filter(|one| one.namespace.bdev.is_none());
+    for OwnedNamespace { subsystem, namespace } in of_file {
+        let name = medium_name(&subsystem, &namespace);
+        let settings = &namespace.config.settings;
+        let kind = BdevKind::of(&settings.medium);
+        calls.push(bdev_call(kind, &name, None, settings, Some(namespace.lba_bytes())));
+        calls.extend(bdev_limit_call(&name, &settings.qos));
     }
     calls
 }

@@ -10,57 +10,48 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::keyring::Keyring;
-use super::method::{Methods, parse_nqn, refusal};
-use super::rpc::{NoParams, Params, RpcError, read};
+use super::method::{Methods, done, parse_nqn};
+use super::rpc::{NoParams, Params, RpcError, params, read};
 use super::subsystem::parse_host;
 use crate::inventory::allowed_host::HostsChange;
 use crate::inventory::host_keys::{HostCredentials, NegotiableByDefault};
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyParams {
-    name: String,
-    path: PathBuf,
-}
+params! {
+    KeyParams { name: String, path: PathBuf }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct KeyName {
-    name: String,
-}
+    KeyName { name: String }
 
-/// Parameters of `nvmf_subsystem_add_host` and `nvmf_subsystem_set_keys`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HostKeyParams {
-    nqn: String,
-    host: String,
-    /// Name of the host's key, or the absolute path of its file.
-    dhchap_key: Option<String>,
-    /// Name of the subsystem's key towards the host, or the absolute path of its file.
-    dhchap_ctrlr_key: Option<String>,
-    /// Hash functions for this host. SPDK has no such parameter.
-    dhchap_digests: Option<Vec<String>>,
-    /// Groups for this host. SPDK has no such parameter.
-    dhchap_dhgroups: Option<Vec<String>>,
+    /// Parameters of `nvmf_subsystem_add_host` and `nvmf_subsystem_set_keys`.
+    HostKeyParams {
+        nqn: String,
+        host: String,
+        /// Name of the host's key, or the absolute path of its file.
+        dhchap_key: Option<String>,
+        /// Name of the subsystem's key towards the host, or the absolute path of its file.
+        dhchap_ctrlr_key: Option<String>,
+        /// Hash functions for this host. SPDK has no such parameter.
+        dhchap_digests: Option<Vec<String>>,
+        /// Groups for this host. SPDK has no such parameter.
+        dhchap_dhgroups: Option<Vec<String>>,
+    }
 }
 
 /// Parameters of `nvmf_set_config`; those of other parts of SPDK are ignored.
 #[derive(Deserialize)]
-struct NegotiableParams {
+pub(super) struct NegotiableParams {
     dhchap_digests: Option<Vec<String>>,
     dhchap_dhgroups: Option<Vec<String>>,
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ReauthenticateParams {
-    nqn: String,
-    /// Host that has to authenticate again; all if omitted.
-    host: Option<String>,
-    /// Time until the queues are closed that have not.
-    #[serde(default = "a_minute")]
-    within_s: u32,
+params! {
+    ReauthenticateParams {
+        nqn: String,
+        /// Host that has to authenticate again; all if omitted.
+        host: Option<String>,
+        /// Time until the queues are closed that have not.
+        #[serde(default = "a_minute")]
+        within_s: u32,
+    }
 }
 
 fn a_minute() -> u32 {
@@ -68,21 +59,16 @@ fn a_minute() -> u32 {
 }
 
 impl Methods {
-    pub(super) fn add_key(&self, params: Params) -> Result<Value, RpcError> {
-        let KeyParams { name, path } = read(params)?;
-        self.keyring().add(name, path)?;
-        Ok(true.into())
+    pub(super) fn add_key(&self, KeyParams { name, path }: KeyParams) -> Result<Value, RpcError> {
+        done(self.keyring().add(name, path))
     }
 
-    pub(super) fn remove_key(&self, params: Params) -> Result<Value, RpcError> {
-        let KeyName { name } = read(params)?;
+    pub(super) fn remove_key(&self, KeyName { name }: KeyName) -> Result<Value, RpcError> {
         let mut keyring = self.keyring();
-        keyring.remove(&name, self.associations.inventory())?;
-        Ok(true.into())
+        done(keyring.remove(&name, self.associations.inventory()))
     }
 
-    pub(super) fn get_keys(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    pub(super) fn get_keys(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         Ok(self.keyring().describe())
     }
 
@@ -105,12 +91,10 @@ impl Methods {
         // The lock is held so that no client removes the keys before they are used.
         let keyring = self.keyring();
         let credentials = params.credentials(&keyring, host)?.map(Arc::new);
-        self.edit(|edit| edit.change_hosts(&nqn, change(host, credentials)))?;
-        Ok(true.into())
+        done(self.associations.edit(|edit| edit.change_hosts(&nqn, change(host, credentials))))
     }
 
-    pub(super) fn set_config(&self, params: Params) -> Result<Value, RpcError> {
-        let params: NegotiableParams = read(params)?;
+    pub(super) fn set_config(&self, params: NegotiableParams) -> Result<Value, RpcError> {
         let negotiable = NegotiableByDefault {
             hashes: said(params.dhchap_digests).as_deref().map(hashes).transpose()?,
             groups: said(params.dhchap_dhgroups).as_deref().map(groups).transpose()?,
@@ -125,7 +109,7 @@ impl Methods {
         let ReauthenticateParams { nqn, host, within_s } = read(params)?;
         let nqn = parse_nqn(&nqn)?;
         let host = host.as_deref().map(parse_host).transpose()?;
-        self.associations.inventory().find_subsystem(&nqn).map_err(refusal)?;
+        self.associations.inventory().find_subsystem(&nqn)?;
         let within = Duration::from_secs(within_s.into());
         Ok(self.associations.demand_proof(&nqn, host.as_ref(), within).into())
     }

@@ -40,95 +40,57 @@ struct Loadable {
     undo: Option<Undo>,
 }
 
+/// Method whose effect the call of `undo` undoes.
+const fn undone(method: &'static str, names: &'static [&'static str], undo: Undo) -> Loadable {
+    Loadable { method, names, undo: Some(undo) }
+}
+
 const LOADABLE: [Loadable; 18] = [
-    Loadable {
-        method: "bdev_aio_create",
-        names: &["/name"],
-        undo: Some(|_, name| ("bdev_aio_delete", with(&Params::new(), "name", name.clone()))),
-    },
-    Loadable {
-        method: "bdev_malloc_create",
-        names: &["/name"],
-        undo: Some(|_, name| ("bdev_malloc_delete", with(&Params::new(), "name", name.clone()))),
-    },
-    Loadable {
-        method: "bdev_null_create",
-        names: &["/name"],
-        undo: Some(|_, name| ("bdev_null_delete", with(&Params::new(), "name", name.clone()))),
-    },
-    Loadable {
-        method: "bdev_uring_create",
-        names: &["/name"],
-        undo: Some(|_, name| ("bdev_uring_delete", with(&Params::new(), "name", name.clone()))),
-    },
-    Loadable {
-        method: "bdev_set_qos_limit",
-        names: &["/name"],
-        undo: Some(|params, _| ("bdev_set_qos_limit", without_limits(params, &["name"]))),
-    },
-    Loadable {
-        method: "feedrail_set_host_qos",
-        names: &["/nqn", "/host"],
-        undo: Some(|params, _| ("feedrail_set_host_qos", without_limits(params, &["nqn", "host"]))),
-    },
-    Loadable {
-        method: PROTECT,
-        names: &["/nqn", "/nsid"],
-        undo: Some(|params, _| (PROTECT, with(params, "protected", false.into()))),
-    },
-    Loadable {
-        method: "keyring_file_add_key",
-        names: &["/name"],
-        undo: Some(|params, _| ("keyring_file_remove_key", only(params, &["name"]))),
-    },
-    Loadable {
-        method: "nvmf_set_config",
-        names: &[],
-        undo: Some(|_, _| ("nvmf_set_config", Params::new())),
-    },
-    Loadable {
-        method: "nvmf_create_subsystem",
-        names: &["/nqn"],
-        undo: Some(|params, _| ("nvmf_delete_subsystem", only(params, &["nqn"]))),
-    },
+    undone("bdev_aio_create", &["/name"], |_, name| ("bdev_aio_delete", named(name))),
+    undone("bdev_malloc_create", &["/name"], |_, name| ("bdev_malloc_delete", named(name))),
+    undone("bdev_null_create", &["/name"], |_, name| ("bdev_null_delete", named(name))),
+    undone("bdev_uring_create", &["/name"], |_, name| ("bdev_uring_delete", named(name))),
+    undone("bdev_set_qos_limit", &["/name"], |params, _| {
+        ("bdev_set_qos_limit", without_limits(params, &["name"]))
+    }),
+    undone("feedrail_set_host_qos", &["/nqn", "/host"], |params, _| {
+        ("feedrail_set_host_qos", without_limits(params, &["nqn", "host"]))
+    }),
+    undone(PROTECT, &["/nqn", "/nsid"], |params, _| {
+        (PROTECT, with(params, "protected", false.into()))
+    }),
+    undone("keyring_file_add_key", &["/name"], |params, _| {
+        ("keyring_file_remove_key", only(params, &["name"]))
+    }),
+    undone("nvmf_set_config", &[], |_, _| ("nvmf_set_config", Params::new())),
+    undone("nvmf_create_subsystem", &["/nqn"], |params, _| {
+        ("nvmf_delete_subsystem", only(params, &["nqn"]))
+    }),
     // These methods only check their parameters.
     Loadable { method: "nvmf_create_transport", names: &["/trtype"], undo: None },
     Loadable { method: "nvmf_set_max_subsystems", names: &[], undo: None },
-    Loadable {
-        method: "nvmf_discovery_add_referral",
-        names: &["/address/traddr", "/address/trsvcid"],
-        undo: Some(|params, _| ("nvmf_discovery_remove_referral", only(params, &["address"]))),
-    },
-    Loadable {
-        method: "nvmf_ns_add_host",
-        names: &["/nqn", "/nsid", "/host"],
-        undo: Some(|params, _| ("nvmf_ns_remove_host", params.clone())),
-    },
-    Loadable {
-        method: "nvmf_subsystem_add_host",
-        names: &["/nqn", "/host"],
-        undo: Some(|params, _| ("nvmf_subsystem_remove_host", only(params, &["nqn", "host"]))),
-    },
-    Loadable {
-        method: "nvmf_subsystem_add_listener",
-        names: &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid"],
-        undo: Some(|params, _| {
-            ("nvmf_subsystem_remove_listener", only(params, &["nqn", "listen_address"]))
-        }),
-    },
-    Loadable {
-        method: ADD_NAMESPACE,
-        names: &["/nqn", "/namespace/nsid"],
-        undo: Some(|params, nsid| {
-            let nqn = only(params, &["nqn"]);
-            ("nvmf_subsystem_remove_ns", with(&nqn, "nsid", nsid.clone()))
-        }),
-    },
-    Loadable {
-        method: SET_ANA_STATE,
-        names: &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid", "/anagrpid"],
-        undo: Some(|params, _| (SET_ANA_STATE, with(params, "ana_state", "optimized".into()))),
-    },
+    undone("nvmf_discovery_add_referral", &["/address/traddr", "/address/trsvcid"], |params, _| {
+        ("nvmf_discovery_remove_referral", only(params, &["address"]))
+    }),
+    undone("nvmf_ns_add_host", &["/nqn", "/nsid", "/host"], |params, _| {
+        ("nvmf_ns_remove_host", params.clone())
+    }),
+    undone("nvmf_subsystem_add_host", &["/nqn", "/host"], |params, _| {
+        ("nvmf_subsystem_remove_host", only(params, &["nqn", "host"]))
+    }),
+    undone(
+        "nvmf_subsystem_add_listener",
+        &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid"],
+        |params, _| ("nvmf_subsystem_remove_listener", only(params, &["nqn", "listen_address"])),
+    ),
+    undone(ADD_NAMESPACE, &["/nqn", "/namespace/nsid"], |params, nsid| {
+        ("nvmf_subsystem_remove_ns", with(&only(params, &["nqn"]), "nsid", nsid.clone()))
+    }),
+    undone(
+        SET_ANA_STATE,
+        &["/nqn", "/listen_address/traddr", "/listen_address/trsvcid", "/anagrpid"],
+        |params, _| (SET_ANA_STATE, with(params, "ana_state", "optimized".into())),
+    ),
 ];
 
 const LOAD: &str = "feedrail_load_config";
@@ -271,6 +233,10 @@ impl Loadable {
         };
         (self.method, self.names.iter().map(name).collect())
     }
+}
+
+fn named(name: &Value) -> Params {
+    with(&Params::new(), "name", name.clone())
 }
 
 /// Copies the parameters and sets one of them.

@@ -1,51 +1,36 @@
 //! Methods of the management socket. Those that do the same as in SPDK have SPDK's names.
 
-use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use nvme_proto::{Nqn, Nsid};
+use nvme_proto::Nqn;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use super::ana::{self, AnaParams, describe_states};
-use super::bdev::{BdevKind, Bdevs, bdev_name};
+use super::bdev::{BdevKind, Bdevs};
 use super::config;
 use super::config_toml::describe_toml;
-use super::keyring::{Keyring, describe_keys, keyring_calls};
+use super::keyring::{Keyring, keyring_calls};
 use super::load;
-use super::method_params::{
-    AddParams, AnyHostParams, BdevName, DrainParams, HostParams, MethodFilter, NamespaceHostParams,
-    ProtectParams, ReloadParams, RemoveParams, RenameParams, ResizeParams, SubsystemFilter,
-    SubsystemName,
-};
+use super::method_params::{BdevName, DrainParams, MethodFilter, ReloadParams, SubsystemName};
 use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
 use super::spdk_framework;
 use super::spdk_params::take_foreign;
 use super::stats::{describe_queues, describe_stats};
 use super::subsystem::{
-    CreateParams, ListenAddress, ListenerParams, NewListenerParams, ReferralName, ReferralParams,
-    TransportParams, describe_address, describe_socket_address, parse_host,
+    ListenAddress, ListenerParams, NewListenerParams, ReferralName, ReferralParams,
+    TransportParams, describe_address, describe_socket_address,
 };
 use super::trace::{TraceParams, describe_trace};
-use crate::config::values::Nguid;
-use crate::config::{
-    ContentId, Description, Eui64, ExportRoots, NamespaceName, NamespaceSettings, NamespaceSpec,
-};
+use crate::config::ExportRoots;
 use crate::controller::{Associations, Controller, DrainScope, Drained};
 use crate::driver::clock::Clock;
-use crate::inventory::Inventory;
-use crate::inventory::allowed_host::{AllowedHosts, HostsChange, VisibilityChange};
-use crate::inventory::edit::Edit;
-use crate::inventory::edit::namespaces::NewNamespace;
+use crate::inventory::allowed_host::VisibilityChange;
 use crate::inventory::error::{ChangeError, ExportError};
-use crate::inventory::namespace::Namespace;
 use crate::inventory::open::OpenPurpose;
 use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
-use crate::inventory::report::{EditReport, UnclosedNamespace};
-use crate::inventory::subsystem::Subsystem;
 use crate::listen_error::AddressError;
 use crate::listeners::Listeners;
 use crate::reloader::Reloader;
@@ -54,7 +39,7 @@ use crate::reloader::Reloader;
 #[derive(Debug)]
 pub(super) struct Methods {
     pub(super) associations: Arc<Associations>,
-    listeners: Arc<Listeners>,
+    pub(super) listeners: Arc<Listeners>,
     reloader: Option<Arc<Reloader>>,
     bdevs: Mutex<Bdevs>,
     keyring: Mutex<Keyring>,
@@ -72,7 +57,7 @@ const METHODS: [(&str, Method); 67] = [
     ("bdev_aio_create", |of, params| of.create_file(params, BdevKind::Aio)),
     ("bdev_aio_delete", |of, params| of.delete_bdev(params, BdevKind::Aio)),
     ("bdev_aio_rescan", |of, params| of.rescan_bdev(params, BdevKind::Aio)),
-    ("bdev_get_bdevs", Methods::get_bdevs),
+    ("bdev_get_bdevs", |of, params| of.get_bdevs(read(params)?)),
     ("bdev_get_iostat", Methods::get_iostat),
     ("bdev_malloc_create", |of, params| Ok(of.bdevs().create_malloc(read(params)?)?.into())),
     ("bdev_malloc_delete", |of, params| of.delete_bdev(params, BdevKind::Malloc)),
@@ -84,58 +69,58 @@ const METHODS: [(&str, Method); 67] = [
     ("bdev_uring_delete", |of, params| of.delete_bdev(params, BdevKind::Uring)),
     ("bdev_uring_rescan", |of, params| of.rescan_bdev(params, BdevKind::Uring)),
     ("feedrail_drain", Methods::drain),
-    ("feedrail_get_config_losses", Methods::get_config_losses),
-    ("feedrail_get_config_toml", Methods::get_config_toml),
-    ("feedrail_get_metrics_address", Methods::get_metrics_address),
+    ("feedrail_get_config_losses", |of, params| of.get_config_losses(read(params)?)),
+    ("feedrail_get_config_toml", |of, params| of.get_config_toml(read(params)?)),
+    ("feedrail_get_metrics_address", |of, params| of.get_metrics_address(read(params)?)),
     ("feedrail_load_config", Methods::load_config),
     ("feedrail_protect_ns", Methods::protect_namespace),
     ("feedrail_reauthenticate", Methods::reauthenticate),
-    ("feedrail_reload_config", Methods::reload_config),
+    ("feedrail_reload_config", |of, params| of.reload_config(read(params)?)),
     ("feedrail_rename_ns", Methods::rename_namespace),
     ("feedrail_resize_ns", Methods::resize_namespace),
     ("feedrail_set_host_qos", Methods::set_host_limits),
     ("feedrail_trace_commands", Methods::trace_commands),
-    ("framework_get_config", Methods::get_config),
-    ("framework_get_reactors", |_, params| spdk_framework::reactors(params)),
-    ("framework_get_subsystems", |_, params| get_parts(params)),
-    ("framework_wait_init", |_, params| spdk_framework::wait_init(params)),
-    ("keyring_file_add_key", Methods::add_key),
-    ("keyring_file_remove_key", Methods::remove_key),
-    ("keyring_get_keys", Methods::get_keys),
+    ("framework_get_config", |of, params| of.get_config(read(params)?)),
+    ("framework_get_reactors", |_, params| spdk_framework::reactors(read(params)?)),
+    ("framework_get_subsystems", |_, params| get_parts(read(params)?)),
+    ("framework_wait_init", |_, params| spdk_framework::wait_init(read(params)?)),
+    ("keyring_file_add_key", |of, params| of.add_key(read(params)?)),
+    ("keyring_file_remove_key", |of, params| of.remove_key(read(params)?)),
+    ("keyring_get_keys", |of, params| of.get_keys(read(params)?)),
     ("log_clear_flag", |_, params| spdk_framework::set_log_flag(params, false)),
-    ("log_get_flags", |_, params| spdk_framework::log_flags(params)),
-    ("log_get_level", |_, params| spdk_framework::log_level(params)),
-    ("log_get_print_level", |_, params| spdk_framework::log_level(params)),
+    ("log_get_flags", |_, params| spdk_framework::log_flags(read(params)?)),
+    ("log_get_level", |_, params| spdk_framework::log_level(read(params)?)),
+    ("log_get_print_level", |_, params| spdk_framework::log_level(read(params)?)),
     ("log_set_flag", |_, params| spdk_framework::set_log_flag(params, true)),
-    ("log_set_level", |_, params| spdk_framework::set_log_level(params)),
-    ("log_set_print_level", |_, params| spdk_framework::set_log_level(params)),
-    ("nvmf_create_subsystem", Methods::create_subsystem),
-    ("nvmf_create_transport", |_, params| create_transport(params)),
-    ("nvmf_delete_subsystem", Methods::delete_subsystem),
-    ("nvmf_discovery_add_referral", Methods::add_referral),
-    ("nvmf_discovery_get_referrals", Methods::get_referrals),
-    ("nvmf_discovery_remove_referral", Methods::remove_referral),
-    ("nvmf_get_stats", Methods::get_stats),
-    ("nvmf_get_subsystems", Methods::get_subsystems),
+    ("log_set_level", |_, params| spdk_framework::set_log_level(read(params)?)),
+    ("log_set_print_level", |_, params| spdk_framework::set_log_level(read(params)?)),
+    ("nvmf_create_subsystem", |of, params| of.create_subsystem(read(params)?)),
+    ("nvmf_create_transport", |_, params| create_transport(read(params)?)),
+    ("nvmf_delete_subsystem", |of, params| of.delete_subsystem(read(params)?)),
+    ("nvmf_discovery_add_referral", |of, params| of.add_referral(read(params)?)),
+    ("nvmf_discovery_get_referrals", |of, params| of.get_referrals(read(params)?)),
+    ("nvmf_discovery_remove_referral", |of, params| of.remove_referral(read(params)?)),
+    ("nvmf_get_stats", |of, params| of.get_stats(read(params)?)),
+    ("nvmf_get_subsystems", |of, params| of.get_subsystems(read(params)?)),
     ("nvmf_get_transports", Methods::get_transports),
     ("nvmf_ns_add_host", |of, params| of.change_visibility(params, VisibilityChange::Show)),
     ("nvmf_ns_remove_host", |of, params| of.change_visibility(params, VisibilityChange::Hide)),
-    ("nvmf_set_config", Methods::set_config),
+    ("nvmf_set_config", |of, params| of.set_config(read(params)?)),
     ("nvmf_set_max_subsystems", |_, params| spdk_framework::set_max_subsystems(params)),
     ("nvmf_subsystem_add_host", Methods::add_host),
-    ("nvmf_subsystem_add_listener", Methods::add_listener),
+    ("nvmf_subsystem_add_listener", |of, params| of.add_listener(read(params)?)),
     ("nvmf_subsystem_add_ns", Methods::add_namespace),
     ("nvmf_subsystem_allow_any_host", Methods::allow_any_host),
     ("nvmf_subsystem_get_controllers", Methods::get_controllers),
-    ("nvmf_subsystem_get_listeners", Methods::get_listeners),
+    ("nvmf_subsystem_get_listeners", |of, params| of.get_listeners(read(params)?)),
     ("nvmf_subsystem_get_qpairs", Methods::get_queues),
     ("nvmf_subsystem_listener_set_ana_state", Methods::set_ana_state),
-    ("nvmf_subsystem_remove_host", Methods::remove_host),
-    ("nvmf_subsystem_remove_listener", Methods::remove_listener),
+    ("nvmf_subsystem_remove_host", |of, params| of.remove_host(read(params)?)),
+    ("nvmf_subsystem_remove_listener", |of, params| of.remove_listener(read(params)?)),
     ("nvmf_subsystem_remove_ns", Methods::remove_namespace),
     ("nvmf_subsystem_set_keys", Methods::set_keys),
     ("rpc_get_methods", |_, params| get_methods(params)),
-    ("spdk_get_version", |_, params| spdk_framework::version(params)),
+    ("spdk_get_version", |_, params| spdk_framework::version(read(params)?)),
 ];
 
 impl Methods {
@@ -175,89 +160,8 @@ impl Methods {
         method(self, params)
     }
 
-    /// Makes an edit of the exports. Returns its value and what has changed.
-    pub(super) fn edit<T>(
-        &self,
-        edit: impl FnOnce(&mut Edit<'_>) -> Result<T, ChangeError>,
-    ) -> Result<(T, EditReport), RpcError> {
-        self.associations.edit(edit).map_err(refusal)
-    }
-
-    /// Returns the size in bytes after the call, even if it is unchanged. A failed flush of the old
-    /// size is not an error: hosts can flush the same writes through the new one.
-    fn resize_namespace(&self, params: Params) -> Result<Value, RpcError> {
-        let ResizeParams { nqn, nsid, size_bytes } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
-        let resized = self.edit(|edit| edit.resize_namespace(&nqn, Nsid(nsid), size_bytes));
-        resized.map(|(bytes, _)| bytes.into())
-    }
-
-    fn rename_namespace(&self, params: Params) -> Result<Value, RpcError> {
-        let RenameParams { nqn, nsid, name } = read(params)?;
-        let (nqn, name) = (parse_nqn(&nqn)?, parse_name(name)?);
-        self.edit(|edit| edit.rename_namespace(&nqn, Nsid(nsid), name))?;
-        Ok(true.into())
-    }
-
-    fn protect_namespace(&self, params: Params) -> Result<Value, RpcError> {
-        let ProtectParams { nqn, nsid, protected } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
-        self.associations.protect_namespace(&nqn, Nsid(nsid), protected).map_err(refusal)?;
-        Ok(true.into())
-    }
-
-    fn get_subsystems(&self, params: Params) -> Result<Value, RpcError> {
-        let SubsystemFilter { nqn } = read(params)?;
-        let nqn = nqn.as_deref().map(parse_nqn).transpose()?;
-        let inventory = self.associations.inventory();
-        if let Some(nqn) = nqn.filter(|nqn| inventory.subsystem(nqn).is_none()) {
-            return Err(RpcError::invalid_params(ChangeError::no_subsystem(&nqn)));
-        }
-        let wanted = |of: &&Arc<Subsystem>| nqn.is_none_or(|nqn| of.nqn == nqn);
-        let describe = |of| self.describe(of);
-        Ok(inventory.subsystems().iter().filter(wanted).map(describe).collect())
-    }
-
-    fn describe(&self, subsystem: &Arc<Subsystem>) -> Value {
-        let inventory = self.associations.inventory();
-        let ports = ports_of(inventory, subsystem);
-        let addresses = ports.iter().map(|port| describe_address(port));
-        let AllowedHosts { any, listed, keyring, limits: of_hosts } = subsystem.hosts();
-        let host = |nqn: &Nqn| {
-            let mut host = json!({ "nqn": nqn.as_str() });
-            if let Some(credentials) = keyring.get(nqn) {
-                describe_keys(credentials, &mut host);
-            }
-            let limits = of_hosts.own(nqn);
-            if !limits.is_empty() {
-                host["limits"] = json!(limits);
-            }
-            host
-        };
-        let limits = inventory.limits();
-        json!({
-            "nqn": subsystem.nqn.as_str(),
-            "subtype": "NVMe",
-            "listen_addresses": addresses.collect::<Value>(),
-            "listeners": ports.iter().map(|port| json!(port.status())).collect::<Value>(),
-            "allow_any_host": any,
-            "authentication": keyring.authentication.word(),
-            "hosts": listed.iter().map(host).collect::<Value>(),
-            "each_host": of_hosts.each,
-            "serial_number": subsystem.serial.to_string(),
-            "model_number": subsystem.model.to_string(),
-            "max_namespaces": subsystem.nsid_last,
-            "deallocate": subsystem.deallocate,
-            "min_cntlid": limits.cntlids.first,
-            "max_cntlid": limits.cntlids.last,
-            "left_out_files": subsystem.left_out_files().count,
-            "namespaces": subsystem.namespaces().iter().map(describe_namespace).collect::<Value>(),
-        })
-    }
-
     /// Returns the calls that restore the present exports in another target.
-    fn get_config(&self, params: Params) -> Result<Value, RpcError> {
-        let BdevName { name } = read(params)?;
+    fn get_config(&self, BdevName { name }: BdevName) -> Result<Value, RpcError> {
         let inventory = self.associations.inventory();
         match name.as_str() {
             "bdev" => Ok(config::bdev_calls(&self.bdevs(), inventory).into()),
@@ -270,8 +174,7 @@ impl Methods {
     }
 
     /// Returns the address of the metrics and the status page; null if they are not served.
-    fn get_metrics_address(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    fn get_metrics_address(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         Ok(json!(self.listeners.metrics().map(|address| address.to_string())))
     }
 
@@ -284,36 +187,16 @@ impl Methods {
     }
 
     /// Returns the settings that `framework_get_config` cannot express, one line each.
-    fn get_config_losses(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    fn get_config_losses(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         Ok(config::losses(self.associations.inventory()).into())
     }
 
-    fn create_subsystem(&self, params: Params) -> Result<Value, RpcError> {
-        let params: CreateParams = read(params)?;
-        let (spec, nsid_last) = params.subsystem(self.associations.inventory().limits().cntlids)?;
-        self.edit(|edit| edit.add_subsystem(spec, nsid_last))?;
-        Ok(true.into())
-    }
-
-    fn delete_subsystem(&self, params: Params) -> Result<Value, RpcError> {
-        let SubsystemName { nqn } = read(params)?;
-        let report = self.listeners.remove_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
-        if report.warnings.is_empty() {
-            return Ok(true.into());
-        }
-        let warnings: Vec<_> = report.warnings.iter().map(ToString::to_string).collect();
-        let warnings = warnings.join(", ");
-        Err(RpcError::internal(format_args!("the subsystem is removed, but {warnings}")))
-    }
-
-    fn add_listener(&self, params: Params) -> Result<Value, RpcError> {
-        let params: NewListenerParams = read(params)?;
+    fn add_listener(&self, params: NewListenerParams) -> Result<Value, RpcError> {
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
         let state = params.ana_state.as_deref().map(ana::state).transpose()?;
-        self.listeners.add_listener(&nqn, address).map_err(refusal)?;
+        self.listeners.add_listener(&nqn, address)?;
         if let Some(state) = state {
-            self.associations.set_ana_state(&nqn, address, None, state).map_err(refusal)?;
+            self.associations.set_ana_state(&nqn, address, None, state)?;
         }
         Ok(true.into())
     }
@@ -322,29 +205,24 @@ impl Methods {
         spdk_framework::transports(params, self.associations.inventory().limits())
     }
 
-    fn remove_listener(&self, params: Params) -> Result<Value, RpcError> {
-        let params: ListenerParams = read(params)?;
+    fn remove_listener(&self, params: ListenerParams) -> Result<Value, RpcError> {
         let (nqn, address) = (parse_nqn(&params.nqn)?, params.listen_address.get()?);
-        self.listeners.remove_listener(&nqn, address).map_err(refusal)?;
-        Ok(true.into())
+        done(self.listeners.remove_listener(&nqn, address))
     }
 
-    fn add_referral(&self, params: Params) -> Result<Value, RpcError> {
-        let params: ReferralParams = read(params)?;
-        self.associations.inventory().referrals().add(params.referral()?).map_err(refusal)?;
+    fn add_referral(&self, params: ReferralParams) -> Result<Value, RpcError> {
+        self.associations.inventory().referrals().add(params.referral()?)?;
         self.associations.announce_discovery();
         Ok(true.into())
     }
 
-    fn remove_referral(&self, params: Params) -> Result<Value, RpcError> {
-        let params: ReferralName = read(params)?;
-        self.associations.inventory().referrals().remove(params.service()?).map_err(refusal)?;
+    fn remove_referral(&self, params: ReferralName) -> Result<Value, RpcError> {
+        self.associations.inventory().referrals().remove(params.service()?)?;
         self.associations.announce_discovery();
         Ok(true.into())
     }
 
-    fn get_referrals(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    fn get_referrals(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         let describe = |referral: Referral| {
             let address = describe_socket_address(referral.address);
             let mut described = json!({ "address": address, "subnqn": Nqn::DISCOVERY.as_str() });
@@ -356,10 +234,9 @@ impl Methods {
         Ok(self.associations.inventory().referrals().list().into_iter().map(describe).collect())
     }
 
-    fn get_listeners(&self, params: Params) -> Result<Value, RpcError> {
-        let SubsystemName { nqn } = read(params)?;
+    fn get_listeners(&self, SubsystemName { nqn }: SubsystemName) -> Result<Value, RpcError> {
         let inventory = self.associations.inventory();
-        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?)?;
         let listener = |port: &Arc<Port>| {
             let ana = port.ana(&subsystem)?;
             let states = describe_states(&ana);
@@ -376,8 +253,7 @@ impl Methods {
         let (nqn, address) = (parse_nqn(&nqn)?, listen_address.get()?);
         let group = anagrpid.map(ana::group).transpose()?;
         let state = ana::state(&ana_state)?;
-        self.associations.set_ana_state(&nqn, address, group, state).map_err(refusal)?;
-        Ok(true.into())
+        done(self.associations.set_ana_state(&nqn, address, group, state))
     }
 
     /// Drains listeners, or ends the drain if `undo` is set. Returns whether all commands have
@@ -407,36 +283,11 @@ impl Methods {
         self.associations.end_ana_transitions();
     }
 
-    fn remove_host(&self, params: Params) -> Result<Value, RpcError> {
-        let HostParams { nqn, host } = read(params)?;
-        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::Remove(parse_host(&host)?));
-        self.edit(|edit| edit.change_hosts(&nqn, change))?;
-        Ok(true.into())
-    }
-
-    fn change_visibility(
-        &self,
-        params: Params,
-        change: fn(Nqn) -> VisibilityChange,
-    ) -> Result<Value, RpcError> {
-        let NamespaceHostParams { nqn, nsid, host } = read(params)?;
-        let (nqn, change) = (parse_nqn(&nqn)?, change(parse_host(&host)?));
-        self.edit(|edit| edit.change_visibility(&nqn, Nsid(nsid), change))?;
-        Ok(true.into())
-    }
-
-    fn allow_any_host(&self, params: Params) -> Result<Value, RpcError> {
-        let AnyHostParams { nqn, allow_any_host } = read(params)?;
-        let (nqn, change) = (parse_nqn(&nqn)?, HostsChange::AllowAny(allow_any_host));
-        self.edit(|edit| edit.change_hosts(&nqn, change))?;
-        Ok(true.into())
-    }
-
     /// Controllers of the subsystem that the parameters name.
     fn controllers_of(&self, params: Params) -> Result<Vec<Arc<Controller>>, RpcError> {
         let SubsystemName { nqn } = read(params)?;
         let inventory = self.associations.inventory();
-        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?).map_err(refusal)?;
+        let subsystem = inventory.find_subsystem(&parse_nqn(&nqn)?)?;
         Ok(self.associations.controllers_of(&subsystem))
     }
 
@@ -445,8 +296,7 @@ impl Methods {
         Ok(controllers.iter().flat_map(|controller| describe_queues(controller)).collect())
     }
 
-    fn get_stats(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    fn get_stats(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         let cores = self.associations.inventory().io_stats_by_core();
         let mut stats = describe_stats(&cores, &self.associations.controllers());
         stats["tick_rate"] = NANOS_PER_SECOND.into();
@@ -481,64 +331,8 @@ impl Methods {
         Ok(controllers.iter().map(describe).collect())
     }
 
-    fn add_namespace(&self, params: Params) -> Result<Value, RpcError> {
-        let AddParams { nqn, namespace } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
-        let name = &namespace.bdev_name;
-        // The lock is held until the namespace is added, so that no client deletes the bdev or
-        // makes another namespace of it.
-        let bdevs = self.bdevs();
-        let bdev = bdevs.get(name)?;
-        if self.associations.inventory().uses_bdev(name) {
-            let message = format!("{name} is the bdev of a namespace already");
-            return Err(RpcError::invalid_params(message));
-        }
-        let eui64 = namespace.eui64.map(Eui64::try_from).transpose();
-        let eui64 =
-            eui64.map_err(|error| RpcError::invalid_params(format_args!("eui64: {error}")))?;
-        let description = namespace.description.map(Description::try_from).transpose();
-        let description = description
-            .map_err(|error| RpcError::invalid_params(format_args!("description: {error}")))?;
-        let own_name = namespace.name.map(parse_name).transpose()?;
-        let content_id = namespace.content_id.map(ContentId::try_from).transpose();
-        let content_id = content_id
-            .map_err(|error| RpcError::invalid_params(format_args!("content_id {error}")))?;
-        // 0 lets the target choose the NSID, as in SPDK.
-        let nsid = namespace.nsid.filter(|nsid| *nsid != 0).map(Nsid);
-        // 0 stands for the default group (in SPDK, for the group with the number of the NSID).
-        let ana_group = namespace.anagrpid.filter(|id| *id != 0).map(ana::group).transpose()?;
-        let NamespaceSpec { uuid, settings, .. } = bdev.spec.clone();
-        let settings = NamespaceSettings {
-            name: own_name.unwrap_or(settings.name),
-            eui64,
-            content_id,
-            description,
-            direct_io: namespace.direct_io,
-            ana_group: ana_group.unwrap_or_default(),
-            visible_to: namespace.no_auto_visible.then(BTreeSet::new),
-            ..settings
-        };
-        let nguid = namespace.nguid.map(|id| Nguid(id.into_bytes()));
-        let spec = NamespaceSpec { uuid: namespace.uuid.or(uuid), nguid, settings };
-        let new = NewNamespace { nsid, spec, bdev: name.clone(), opened: bdev.memory() };
-        self.edit(|edit| edit.add_namespace(&nqn, new)).map(|(nsid, _)| nsid.0.into())
-    }
-
-    fn remove_namespace(&self, params: Params) -> Result<Value, RpcError> {
-        let RemoveParams { nqn, nsid } = read(params)?;
-        let nqn = parse_nqn(&nqn)?;
-        let (_, report) = self.edit(|edit| edit.remove_namespace(&nqn, Nsid(nsid)))?;
-        match report.warnings.first() {
-            None => Ok(true.into()),
-            Some(UnclosedNamespace { problem, .. }) => {
-                Err(RpcError::internal(format_args!("the namespace is removed, but {problem}")))
-            }
-        }
-    }
-
     /// Applies the present configuration file; with `dry_run`, only returns what would change.
-    fn reload_config(&self, params: Params) -> Result<Value, RpcError> {
-        let ReloadParams { dry_run } = read(params)?;
+    fn reload_config(&self, ReloadParams { dry_run }: ReloadParams) -> Result<Value, RpcError> {
         let reloader = self.reloader()?;
         let purpose = if dry_run { OpenPurpose::Check } else { OpenPurpose::Serve };
         let report = reloader.reload(purpose).map_err(RpcError::internal)?;
@@ -547,8 +341,7 @@ impl Methods {
     }
 
     /// Returns the configuration file, updated to the present exports.
-    fn get_config_toml(&self, params: Params) -> Result<Value, RpcError> {
-        let NoParams {} = read(params)?;
+    fn get_config_toml(&self, NoParams {}: NoParams) -> Result<Value, RpcError> {
         // The lock is held so that no client adds or deletes a bdev meanwhile.
         let _bdevs = self.bdevs();
         describe_toml(self.associations.inventory(), self.reloader()?)
@@ -573,68 +366,32 @@ pub(super) fn parse_nqn(text: &str) -> Result<Nqn, RpcError> {
     Nqn::new(text).map_err(|error| RpcError::invalid_params(format_args!("nqn: {error}")))
 }
 
-fn parse_name(name: String) -> Result<NamespaceName, RpcError> {
-    NamespaceName::try_from(name).map_err(|_| refusal(ChangeError::Name))
+/// Result of a method that returns `true`.
+pub(super) fn done<T, E: Into<RpcError>>(result: Result<T, E>) -> Result<Value, RpcError> {
+    result.map(|_| true.into()).map_err(Into::into)
 }
 
-/// Converts an error: a wrong name is the client's (invalid params), a medium that cannot be opened
-/// the target's (internal error).
-pub(super) fn refusal(error: ChangeError) -> RpcError {
-    match error {
-        ChangeError::Address(AddressError::NoInterface(_)) => RpcError::invalid_params(error),
-        ChangeError::Export(
-            ExportError::Open { .. } | ExportError::TooMany | ExportError::Protection(_),
-        )
-        | ChangeError::Protection(_)
-        | ChangeError::Address(_) => RpcError::internal(error),
-        _ => RpcError::invalid_params(error),
+impl From<ChangeError> for RpcError {
+    /// A wrong name is the client's error (invalid params), a medium that cannot be opened the
+    /// target's (internal error).
+    fn from(error: ChangeError) -> Self {
+        match error {
+            ChangeError::Address(AddressError::NoInterface(_)) => Self::invalid_params(error),
+            ChangeError::Export(
+                ExportError::Open { .. } | ExportError::TooMany | ExportError::Protection(_),
+            )
+            | ChangeError::Protection(_)
+            | ChangeError::Address(_) => Self::internal(error),
+            _ => Self::invalid_params(error),
+        }
     }
 }
 
-fn ports_of(inventory: &Inventory, subsystem: &Arc<Subsystem>) -> Vec<Arc<Port>> {
-    inventory.ports().into_iter().filter(|port| port.serves(subsystem)).collect()
+fn create_transport(params: TransportParams) -> Result<Value, RpcError> {
+    done(params.check())
 }
 
-fn describe_namespace(namespace: &Arc<Namespace>) -> Value {
-    let name = bdev_name(namespace);
-    let mut described = json!({
-        "nsid": namespace.nsid.0,
-        "bdev_name": name,
-        "name": namespace.name(),
-        "uuid": namespace.uuid().to_string(),
-        "size_bytes": namespace.exact_bytes,
-        "block_size": namespace.lba_bytes(),
-        "read_only": namespace.write_protected(),
-        "write_protected": namespace.is_protected(),
-        "direct_io": namespace.config.direct_io.word(),
-        "content_id": namespace.config.content_id.as_deref(),
-        "anagrpid": namespace.ana_group.get(),
-        "nguid": Uuid::from_bytes(namespace.config.nguid).simple().to_string().to_uppercase(),
-    });
-    if let Some(description) = &namespace.config.description {
-        described["description"] = (**description).into();
-    }
-    if !namespace.config.qos.is_none() {
-        described["limits"] = json!(namespace.config.qos);
-    }
-    if let Some(eui64) = namespace.config.eui64 {
-        described["eui64"] = eui64.to_string().to_uppercase().into();
-    }
-    if let Some(hosts) = &namespace.config.visible_to {
-        let host = |nqn: &Nqn| json!({ "nqn": nqn.as_str() });
-        described["hosts"] = hosts.iter().map(host).collect();
-    }
-    described
-}
-
-fn create_transport(params: Params) -> Result<Value, RpcError> {
-    let params: TransportParams = read(params)?;
-    params.check()?;
-    Ok(true.into())
-}
-
-fn get_parts(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+fn get_parts(NoParams {}: NoParams) -> Result<Value, RpcError> {
     Ok(config::parts())
 }
 

@@ -3,22 +3,9 @@
 use serde::Deserialize;
 use uuid::Uuid;
 
+use super::rpc::{Params, params};
 use super::subsystem::ListenAddress;
 use crate::config::DirectIo;
-
-/// Defines types of parameters that refuse unknown names.
-macro_rules! params {
-    ($($(#[$about:meta])* $name:ident {
-        $($(#[$of_field:meta])* $field:ident: $type:ty),* $(,)?
-    })*) => {$(
-        $(#[$about])*
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        pub(super) struct $name {
-            $($(#[$of_field])* pub(super) $field: $type,)*
-        }
-    )*};
-}
 
 params! {
     BdevName { name: String }
@@ -108,4 +95,23 @@ params! {
     }
 
     RemoveParams { nqn: String, nsid: u32 }
+}
+
+/// Parameters of `bdev_set_qos_limit`. The method refuses unknown names among the limits.
+#[derive(Deserialize)]
+pub(super) struct BdevLimitParams {
+    pub(super) name: String,
+    /// Limits by their keys, as in SPDK. Those that are omitted stay; 0 is no limit.
+    #[serde(flatten)]
+    pub(super) limits: Params,
+}
+
+/// Parameters of `feedrail_set_host_qos`. The method refuses unknown names among the limits.
+#[derive(Deserialize)]
+pub(super) struct HostLimitParams {
+    pub(super) nqn: String,
+    /// Host to limit; if omitted, each host that has no limits of its own.
+    pub(super) host: Option<String>,
+    #[serde(flatten)]
+    pub(super) limits: Params,
 }

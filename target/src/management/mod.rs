@@ -18,6 +18,7 @@ mod limit_calls;
 mod load;
 mod method;
 mod method_params;
+mod namespace_methods;
 mod qos;
 mod role;
 mod rpc;
@@ -27,6 +28,7 @@ mod spdk_framework;
 mod spdk_params;
 mod stats;
 mod subsystem;
+mod subsystem_methods;
 mod trace;
 
 use std::io::{self, Read as _, Write as _};

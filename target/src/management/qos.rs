@@ -1,70 +1,37 @@
 //! Methods that set limits of hosts and namespaces.
 
-use std::sync::Arc;
-
-use serde::Deserialize;
 use serde_json::Value;
 
 use super::bdev::bdev_name;
-use super::method::{Methods, parse_nqn, refusal};
+use super::method::{Methods, done, parse_nqn};
+use super::method_params::{BdevLimitParams, HostLimitParams};
 use super::rpc::{Params, RpcError, read};
 use super::subsystem::parse_host;
-use crate::config::QosOverride;
+use crate::config::{QosLimits, QosOverride};
 use crate::inventory::allowed_host::HostsChange;
-use crate::inventory::namespace::Namespace;
 use crate::inventory::published::OwnedNamespace;
-
-/// Parameters of `bdev_set_qos_limit`, as in SPDK. Limits that are omitted stay; 0 is no limit.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct BdevLimitParams {
-    name: String,
-    rw_ios_per_sec: Option<Value>,
-    rw_mbytes_per_sec: Option<Value>,
-    r_mbytes_per_sec: Option<Value>,
-    w_mbytes_per_sec: Option<Value>,
-}
-
-/// Parameters of `feedrail_set_host_qos`. Limits that are omitted stay; 0 is no limit.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HostLimitParams {
-    nqn: String,
-    /// Host to limit; if omitted, each host that has no limits of its own.
-    host: Option<String>,
-    rw_ios_per_sec: Option<Value>,
-    rw_mbytes_per_sec: Option<Value>,
-    r_mbytes_per_sec: Option<Value>,
-    w_mbytes_per_sec: Option<Value>,
-}
 
 impl Methods {
     /// Limits the namespace of a bdev, now or once there is one.
     pub(super) fn set_bdev_limits(&self, params: Params) -> Result<Value, RpcError> {
-        let params: BdevLimitParams = read(params)?;
-        let limits = limits(
-            params.rw_ios_per_sec,
-            params.rw_mbytes_per_sec,
-            params.r_mbytes_per_sec,
-            params.w_mbytes_per_sec,
-        )?;
+        let BdevLimitParams { name, limits } = read(params)?;
+        let limits = parse(limits)?;
         let mut bdevs = self.bdevs();
-        let found = self.namespaces_named(&params.name);
+        let found = self.namespaces_named(&name);
         match &found[..] {
             [] => {
-                bdevs.get(&params.name)?;
-                bdevs.limit(&params.name, limits);
+                bdevs.get(&name)?;
+                bdevs.limit(&name, limits);
             }
             [OwnedNamespace { subsystem, namespace }] => {
                 let (nqn, nsid) = (subsystem.nqn, namespace.nsid);
-                self.edit(|edit| edit.limit_namespace(&nqn, nsid, limits))?;
+                self.associations.edit(|edit| edit.limit_namespace(&nqn, nsid, limits))?;
                 namespace.bdev.iter().for_each(|name| bdevs.limit(name, limits));
             }
             [_, ..] => {
                 return Err(RpcError::invalid_params(format_args!(
-                    "name: {} namespaces have the name {}; give NQN/NSID",
-                    found.len(),
-                    params.name
+                    "name: {} namespaces have the name {name}; give NQN/NSID",
+                    found.len()
                 )));
             }
         }
@@ -74,70 +41,46 @@ impl Methods {
     /// Namespaces with this name, which is that of their bdev or `NQN/NSID`. Those of the
     /// configuration file have their own names instead of a bdev's.
     fn namespaces_named(&self, name: &str) -> Vec<OwnedNamespace> {
-        let mut found = Vec::new();
-        for subsystem in self.associations.inventory().subsystems() {
-            let list = subsystem.namespaces();
-            let is_it = |one: &&Arc<Namespace>| {
-                bdev_name(one) == name || format!("{}/{}", subsystem.nqn, one.nsid) == name
-            };
-            found.extend(list.iter().filter(is_it).map(|one| OwnedNamespace::new(&subsystem, one)));
-        }
-        found
+        let is_it = |OwnedNamespace { subsystem, namespace }: &OwnedNamespace| {
+            bdev_name(namespace) == name || format!("{}/{}", subsystem.nqn, namespace.nsid) == name
+        };
+        self.associations.inventory().owned().filter(is_it).collect()
     }
 
     /// Limits a host of a subsystem, or each host that has no limits of its own.
     pub(super) fn set_host_limits(&self, params: Params) -> Result<Value, RpcError> {
-        let params: HostLimitParams = read(params)?;
-        let nqn = parse_nqn(&params.nqn)?;
-        let host = params.host.as_deref().map(parse_host).transpose()?;
-        let limits = limits(
-            params.rw_ios_per_sec,
-            params.rw_mbytes_per_sec,
-            params.r_mbytes_per_sec,
-            params.w_mbytes_per_sec,
-        )?;
-        let subsystem = self.associations.inventory().find_subsystem(&nqn).map_err(refusal)?;
+        let HostLimitParams { nqn, host, limits } = read(params)?;
+        let nqn = parse_nqn(&nqn)?;
+        let host = host.as_deref().map(parse_host).transpose()?;
+        let limits = parse(limits)?;
+        let subsystem = self.associations.inventory().find_subsystem(&nqn)?;
         let before = subsystem.hosts().limits;
         let change = match host {
             Some(host) => HostsChange::Limit(host, limits.or(before.own(&host))),
             None => HostsChange::LimitEach(limits.over(before.each)),
         };
-        self.edit(|edit| edit.change_hosts(&nqn, change))?;
-        Ok(true.into())
+        done(self.associations.edit(|edit| edit.change_hosts(&nqn, change)))
     }
 }
 
-/// Parses limits. At least one must be given.
-fn limits(
-    rw_ios: Option<Value>,
-    rw_mbytes: Option<Value>,
-    r_mbytes: Option<Value>,
-    w_mbytes: Option<Value>,
-) -> Result<QosOverride, RpcError> {
-    let limits = QosOverride {
-        rw_ios: limit("rw_ios_per_sec", rw_ios)?,
-        rw_mbytes: limit("rw_mbytes_per_sec", rw_mbytes)?,
-        r_mbytes: limit("r_mbytes_per_sec", r_mbytes)?,
-        w_mbytes: limit("w_mbytes_per_sec", w_mbytes)?,
+/// Parses limits, which are all that is left of the parameters. At least one must be given.
+fn parse(mut given: Params) -> Result<QosOverride, RpcError> {
+    let number = |key: &str| match given.remove(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => {
+            value.as_u64().map(Some).ok_or_else(|| format!("{value} is not a whole number"))
+        }
     };
+    let limits = QosOverride::parse(number).map_err(RpcError::invalid_params)?;
+    let keys = QosLimits::KEYS.join(", ");
+    if let Some(unknown) = given.keys().next() {
+        let message = format!("Invalid params: unknown field `{unknown}`, not one of {keys}");
+        return Err(RpcError::invalid_params(message));
+    }
     match limits.is_empty() {
-        true => Err(RpcError::invalid_params(
-            "give one of rw_ios_per_sec, rw_mbytes_per_sec, r_mbytes_per_sec and w_mbytes_per_sec",
-        )),
+        true => Err(RpcError::invalid_params(format_args!("give one of {keys}"))),
         false => Ok(limits),
     }
-}
-
-fn limit<T: TryFrom<u64, Error = String>>(
-    key: &str,
-    given: Option<Value>,
-) -> Result<Option<T>, RpcError> {
-    let parse = |value: Value| {
-        let number = value.as_u64().ok_or_else(|| format!("{value} is not a whole number"));
-        let limit = number.and_then(T::try_from);
-        limit.map_err(|error| RpcError::invalid_params(format_args!("{key}: {error}")))
-    };
-    given.map(parse).transpose()
 }
 
 #[cfg(test)]
@@ -146,8 +89,24 @@ mod tests {
 
     use super::*;
 
+    fn limits(given: Value) -> Result<QosOverride, RpcError> {
+        let Value::Object(given) = given else { panic!("an object") };
+        parse(given)
+    }
+
     fn one(value: Value) -> Result<QosOverride, RpcError> {
-        limits(Some(value), None, None, None)
+        limits(json!({ "rw_ios_per_sec": value, "r_mbytes_per_sec": null }))
+    }
+
+    #[test]
+    fn limits_are_what_is_left_of_the_parameters() {
+        let Value::Object(given) = json!({ "nqn": "n", "rw_ios_per_sec": 1000, "ios": 1 }) else {
+            panic!("an object")
+        };
+        let HostLimitParams { nqn, host, limits } = read(given).expect("a host's");
+        assert_eq!((nqn.as_str(), host, limits.len()), ("n", None, 2));
+        let error = parse(limits).expect_err("an unknown name");
+        assert!(error.message.contains("unknown field `ios`"), "{}", error.message);
     }
 
     #[test]
@@ -163,9 +122,9 @@ mod tests {
             let error = one(value).expect_err(words);
             assert!(error.message.starts_with(words), "{}", error.message);
         }
-        let error = limits(None, None, None, Some(json!(1_000_001))).expect_err("too many");
+        let error = limits(json!({ "w_mbytes_per_sec": 1_000_001 })).expect_err("too many");
         assert!(error.message.starts_with("w_mbytes_per_sec: is 1000001; must be 0 to 1000000"));
-        let error = limits(None, None, None, None).expect_err("nothing is given");
-        assert!(error.message.starts_with("give one of"), "{}", error.message);
+        let error = limits(json!({})).expect_err("nothing is given");
+        assert!(error.message.starts_with("give one of rw_ios"), "{}", error.message);
     }
 }

@@ -1,6 +1,5 @@
 //! Requests and responses of JSON-RPC 2.0.
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -10,10 +9,25 @@ pub(super) const NANOS_PER_SECOND: u64 = 1_000_000_000;
 /// Parameters of a method, given by name.
 pub(super) type Params = Map<String, Value>;
 
-/// Parameters of a method that takes none.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NoParams {}
+/// Defines types of parameters that refuse unknown names.
+macro_rules! params {
+    ($($(#[$about:meta])* $name:ident {
+        $($(#[$of_field:meta])* $field:ident: $type:ty),* $(,)?
+    })*) => {$(
+        $(#[$about])*
+        #[derive(serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub(super) struct $name {
+            $($(#[$of_field])* pub(super) $field: $type,)*
+        }
+    )*};
+}
+pub(super) use params;
+
+params! {
+    /// Parameters of a method that takes none.
+    NoParams {}
+}
 
 /// Parses the parameters of a method; unknown names are errors.
 pub(super) fn read<T: DeserializeOwned>(params: Params) -> Result<T, RpcError> {

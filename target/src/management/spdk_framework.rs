@@ -2,11 +2,10 @@
 
 use std::fs;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 use tracing::level_filters::LevelFilter;
 
-use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, read};
+use super::rpc::{NANOS_PER_SECOND, NoParams, Params, RpcError, params, read};
 use crate::limits::{ADMIN_QUEUE_ENTRIES, Limits, MAX_SUBSYSTEMS};
 use crate::log_level::LogLevel;
 
@@ -46,30 +45,18 @@ const WITHOUT_EFFECT: [&str; 18] = [
     "sock_set_default_impl",
 ];
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogLevelParams {
-    level: String,
-}
+params! {
+    LogLevelParams { level: String }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct LogFlagParams {
-    flag: String,
-}
+    LogFlagParams { flag: String }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct TransportFilter {
-    trtype: Option<String>,
-    #[serde(rename = "tgt_name")]
-    _tgt_name: Option<String>,
-}
+    TransportFilter {
+        trtype: Option<String>,
+        #[serde(rename = "tgt_name")]
+        _tgt_name: Option<String>,
+    }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MaxSubsystems {
-    max_subsystems: usize,
+    MaxSubsystems { max_subsystems: usize }
 }
 
 pub(super) fn names_without_effect() -> impl Iterator<Item = &'static str> {
@@ -83,8 +70,7 @@ pub(super) fn without_effect(method: &str) -> Option<Value> {
     Some(true.into())
 }
 
-pub(super) fn version(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+pub(super) fn version(NoParams {}: NoParams) -> Result<Value, RpcError> {
     let number = |text: &str| text.parse::<u32>().unwrap_or_default();
     let suffix = match env!("CARGO_PKG_VERSION_PRE") {
         "" => String::new(),
@@ -102,8 +88,7 @@ pub(super) fn version(params: Params) -> Result<Value, RpcError> {
 }
 
 /// Returns immediately, since a target that responds has started.
-pub(super) fn wait_init(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+pub(super) fn wait_init(NoParams {}: NoParams) -> Result<Value, RpcError> {
     Ok(true.into())
 }
 
@@ -139,8 +124,7 @@ pub(super) fn set_max_subsystems(params: Params) -> Result<Value, RpcError> {
 }
 
 /// Describes the threads that serve hosts, one per core, with times in nanoseconds.
-pub(super) fn reactors(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+pub(super) fn reactors(NoParams {}: NoParams) -> Result<Value, RpcError> {
     let tasks = fs::read_dir("/proc/self/task").map_err(RpcError::internal)?;
     let mut reactors: Vec<_> = tasks
         .filter_map(|task| Reactor::read(task.ok()?.file_name().to_str()?.parse().ok()?))
@@ -206,8 +190,7 @@ impl Reactor {
     }
 }
 
-pub(super) fn set_log_level(params: Params) -> Result<Value, RpcError> {
-    let LogLevelParams { level } = read(params)?;
+pub(super) fn set_log_level(LogLevelParams { level }: LogLevelParams) -> Result<Value, RpcError> {
     let found = LEVELS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&level));
     let (_, level) = found.ok_or_else(|| {
         let names = LEVELS.map(|(name, _)| name).join(", ");
@@ -217,15 +200,13 @@ pub(super) fn set_log_level(params: Params) -> Result<Value, RpcError> {
     Ok(true.into())
 }
 
-pub(super) fn log_level(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+pub(super) fn log_level(NoParams {}: NoParams) -> Result<Value, RpcError> {
     let level = log()?.level();
     // SPDK has no level trace, so it is reported as debug.
     Ok(LEVELS.iter().find(|(_, other)| *other == level).map_or("DEBUG", |(name, _)| name).into())
 }
 
-pub(super) fn log_flags(params: Params) -> Result<Value, RpcError> {
-    let NoParams {} = read(params)?;
+pub(super) fn log_flags(NoParams {}: NoParams) -> Result<Value, RpcError> {
     let log = log()?;
     Ok(LOG_FLAGS
         .iter()

@@ -6,7 +6,7 @@ use nvme_proto::Nqn;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::rpc::RpcError;
+use super::rpc::{RpcError, params};
 use crate::config::values::PrintableText;
 use crate::config::{self, HostPolicy, SubsystemSpec, parse_nqn};
 use crate::inventory::error::ChangeError;
@@ -14,24 +14,24 @@ use crate::inventory::port::Port;
 use crate::inventory::referral::Referral;
 use crate::limits::{CntlidRange, MAX_ALLOWED_HOSTS};
 
-/// Parameters of the method `nvmf_create_subsystem`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct CreateParams {
-    nqn: String,
-    serial_number: Option<String>,
-    model_number: Option<String>,
-    #[serde(default)]
-    allow_any_host: bool,
-    /// Whether hosts may deallocate logical blocks. SPDK has no such parameter.
-    #[serde(default = "yes")]
-    deallocate: bool,
-    max_namespaces: Option<u32>,
-    /// Ignored: ANA states are always reported. SPDK has the parameter.
-    #[serde(rename = "ana_reporting", default)]
-    _ana_reporting: bool,
-    min_cntlid: Option<u16>,
-    max_cntlid: Option<u16>,
+params! {
+    /// Parameters of the method `nvmf_create_subsystem`.
+    CreateParams {
+        nqn: String,
+        serial_number: Option<String>,
+        model_number: Option<String>,
+        #[serde(default)]
+        allow_any_host: bool,
+        /// Whether hosts may deallocate logical blocks. SPDK has no such parameter.
+        #[serde(default = "yes")]
+        deallocate: bool,
+        max_namespaces: Option<u32>,
+        /// Ignored: ANA states are always reported. SPDK has the parameter.
+        #[serde(rename = "ana_reporting", default)]
+        _ana_reporting: bool,
+        min_cntlid: Option<u16>,
+        max_cntlid: Option<u16>,
+    }
 }
 
 /// Parameters of the method `nvmf_create_transport`, a first call in SPDK. Here the transport
@@ -41,51 +41,37 @@ pub(super) struct TransportParams {
     trtype: String,
 }
 
-/// Parameters of the method `nvmf_subsystem_add_listener`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct NewListenerParams {
-    pub(super) nqn: String,
-    pub(super) listen_address: ListenAddress,
-    /// ANA state of all groups; Optimized if omitted.
-    pub(super) ana_state: Option<String>,
-}
+params! {
+    /// Parameters of the method `nvmf_subsystem_add_listener`.
+    NewListenerParams {
+        nqn: String,
+        listen_address: ListenAddress,
+        /// ANA state of all groups; Optimized if omitted.
+        ana_state: Option<String>,
+    }
 
-/// Parameters of the method `nvmf_subsystem_remove_listener`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ListenerParams {
-    pub(super) nqn: String,
-    pub(super) listen_address: ListenAddress,
-}
+    /// Parameters of the method `nvmf_subsystem_remove_listener`.
+    ListenerParams { nqn: String, listen_address: ListenAddress }
 
-/// Parameters of the method `nvmf_discovery_add_referral`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ReferralParams {
-    address: ListenAddress,
-    /// Well-known discovery NQN; any other is an error.
-    subnqn: Option<String>,
-    /// NQNs of the hosts that see the referral; all if omitted. SPDK has no such parameter.
-    hosts: Option<Vec<String>>,
-}
+    /// Parameters of the method `nvmf_discovery_add_referral`.
+    ReferralParams {
+        address: ListenAddress,
+        /// Well-known discovery NQN; any other is an error.
+        subnqn: Option<String>,
+        /// NQNs of the hosts that see the referral; all if omitted. SPDK has no such parameter.
+        hosts: Option<Vec<String>>,
+    }
 
-/// Parameters of the method `nvmf_discovery_remove_referral`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ReferralName {
-    address: ListenAddress,
-    subnqn: Option<String>,
-}
+    /// Parameters of the method `nvmf_discovery_remove_referral`.
+    ReferralName { address: ListenAddress, subnqn: Option<String> }
 
-/// Transport address, with SPDK's field names.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ListenAddress {
-    trtype: String,
-    adrfam: Option<String>,
-    traddr: IpAddr,
-    trsvcid: Option<String>,
+    /// Transport address, with SPDK's field names.
+    ListenAddress {
+        trtype: String,
+        adrfam: Option<String>,
+        traddr: IpAddr,
+        trsvcid: Option<String>,
+    }
 }
 
 fn yes() -> bool {

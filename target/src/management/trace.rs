@@ -5,10 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::Time;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::rpc::RpcError;
+use super::rpc::{RpcError, params};
 use crate::controller::Controller;
 use crate::controller::IoKind;
 use crate::controller::command_trace::{MAX_TRACED, TraceRecord, TracedCommand};
@@ -16,12 +15,9 @@ use crate::controller::command_trace::{MAX_TRACED, TraceRecord, TracedCommand};
 /// Longest duration of a trace in milliseconds. The call of the client blocks for this time.
 const MAX_TIME_MS: u64 = 60_000;
 
-/// Parameters of the method: duration in milliseconds, and most commands to record.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct TraceParams {
-    time_ms: u64,
-    limit: Option<usize>,
+params! {
+    /// Parameters of the method: duration in milliseconds, and most commands to record.
+    TraceParams { time_ms: u64, limit: Option<usize> }
 }
 
 impl TraceParams {

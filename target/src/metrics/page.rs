@@ -125,18 +125,11 @@ fn of_target(exposition: &mut Exposition, stats: &Stats) {
 }
 
 fn of_pool(exposition: &mut Exposition, pool: &PoolStats) {
-    let PoolStats { bytes, used_bytes, peak_bytes, waiting, waits } = *pool;
-    let mut gauge = |name, help, value| exposition.single(MetricKind::Gauge, name, help, value);
-    gauge("feedrail_pool_bytes", "Size of the buffer pool.", bytes);
-    let help = "Bytes of the buffer pool in use by requests.";
-    gauge("feedrail_pool_used_bytes", help, used_bytes);
-    let help =
-        "Highest use of the buffer pool since the start, as the sum of the peaks of all cores.";
-    gauge("feedrail_pool_peak_bytes", help, peak_bytes);
-    let help = "Requests that wait for a buffer now.";
-    gauge("feedrail_pool_waiting", help, waiting);
-    let help = "Requests that had to wait for a buffer.";
-    exposition.single(MetricKind::Counter, "feedrail_pool_waits", help, waits);
+    for (counter, value) in pool.values() {
+        let kind = if counter.name == "waits" { MetricKind::Counter } else { MetricKind::Gauge };
+        let name = format!("feedrail_pool_{}", counter.name);
+        exposition.single(kind, &name, counter.help, value);
+    }
 }
 
 fn of_cache(exposition: &mut Exposition, cache: &CacheStats) {

@@ -62,13 +62,13 @@ rdma::counters! {
     /// The buffer pool, all cores together.
     #[derive(Serialize)]
     pub struct PoolStats {
-        /// Size of the pool in bytes.
+        /// Size of the buffer pool.
         bytes,
-        /// Bytes of the pool in use by requests.
+        /// Bytes of the buffer pool in use by requests.
         used_bytes,
-        /// Highest value of `used_bytes` since the start, as the sum of the peaks of all cores.
+        /// Highest use of the buffer pool since the start, as the sum of the peaks of all cores.
         peak_bytes,
-        /// Requests that currently wait for a buffer.
+        /// Requests that wait for a buffer now.
         waiting,
         /// Requests that had to wait for a buffer.
         waits,

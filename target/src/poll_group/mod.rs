@@ -260,18 +260,7 @@ impl PollGroup {
         let mut network = GroupStats::default();
         self.transports.iter().flatten().for_each(|transport| network += transport.stats());
         let engine = self.core.storage().stats();
-        let buffers = self.core.buffers();
-        PollGroupStats {
-            engine,
-            network,
-            pool: PoolStats {
-                bytes: buffers.total_bytes(),
-                used_bytes: buffers.used_bytes(),
-                peak_bytes: buffers.peak_bytes(),
-                waiting: buffers.waiting(),
-                waits: buffers.waits(),
-            },
-        }
+        PollGroupStats { engine, network, pool: self.core.buffers().stats() }
     }
 
     /// Returns the events since the last call of the buffers of hosts and of anonymous connections.

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use feedrail_auth::{DhGroup, HashFunction, HostEntry, groups_from_names, hashes_from_names};
-use nvme_proto::{HostNqn, Nqn, Nsid};
+use nvme_proto::{Nqn, Nsid};
 use serde::Deserialize;
 use toml::Spanned;
 use uuid::Uuid;
 
-use super::Reader;
+use super::hosts::HostTable;
+use super::reader::Reader;
 use crate::backend::BackendError;
 use crate::config::identifiers::Identifiers;
 use crate::config::quick;
@@ -21,8 +21,8 @@ use crate::config::values::{
 };
 use crate::config::{
     AnaGroupId, Authentication, BlockShift, ConfigError, ContentId, Description, DirectIo,
-    DirectoryConfig, DiskFaults, Eui64, HostPolicy, Medium, NamespaceConfig, NamespaceName,
-    NamespaceSettings, NamespaceSpec, QosLimits, QosOverride, SubsystemConfig, SubsystemSpec,
+    DirectoryConfig, DiskFaults, Eui64, Medium, NamespaceConfig, NamespaceName, NamespaceSettings,
+    NamespaceSpec, QosLimits, QosOverride, SubsystemConfig, SubsystemSpec,
 };
 use crate::derived_ids::SubsystemIdentity;
 use crate::limits::{MAX_ALLOWED_HOSTS, NSID_LAST};
@@ -47,30 +47,6 @@ pub(super) struct SubsystemTable {
     namespace: Vec<Spanned<NamespaceTable>>,
     #[serde(default)]
     directory: Vec<Spanned<DirectoryTable>>,
-}
-
-/// `[[subsystem.host]]`: a host with keys, or limits, or both.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HostTable {
-    nqn: Spanned<String>,
-    dhchap_key: Option<PathBuf>,
-    dhchap_ctrl_key: Option<PathBuf>,
-    #[serde(default, deserialize_with = "hashes_from_names")]
-    hashes: Vec<HashFunction>,
-    #[serde(default, deserialize_with = "groups_from_names")]
-    groups: Vec<Option<DhGroup>>,
-    rw_ios_per_sec: Option<IosPerSecond>,
-    rw_mbytes_per_sec: Option<MbytesPerSecond>,
-    r_mbytes_per_sec: Option<MbytesPerSecond>,
-    w_mbytes_per_sec: Option<MbytesPerSecond>,
-}
-
-/// Hosts of a subsystem that the file has tables for.
-#[derive(Default)]
-struct ListedHosts {
-    with_keys: Vec<HostEntry>,
-    limits: Vec<(Nqn, QosOverride)>,
 }
 
 #[derive(Deserialize)]
@@ -248,121 +224,6 @@ impl Reader<'_> {
             return Err(self.document.error(text.span().start, message));
         }
         Ok(nqn)
-    }
-
-    fn hosts(
-        &self,
-        at: usize,
-        any: bool,
-        listed: Option<&[Spanned<String>]>,
-        entries: &[Spanned<HostTable>],
-    ) -> Result<HostPolicy, ConfigError> {
-        match (any, listed) {
-            (true, None) => Ok(HostPolicy::Any),
-            (false, Some(list)) => {
-                let nqns = list.iter().map(|nqn| self.host(nqn)).collect::<Result<_, _>>()?;
-                Ok(HostPolicy::Listed(nqns))
-            }
-            (true, Some(_)) => {
-                let message = "has both allow_any_host and allowed_hosts; keep one";
-                Err(self.document.error(at, message))
-            }
-            (false, None) if !entries.is_empty() => Ok(HostPolicy::Listed(Vec::new())),
-            (false, None) => {
-                let message = "allows no host to connect; add allowed_hosts = [\"nqn....\"], \
-                               [[subsystem.host]] or allow_any_host = true";
-                Err(self.document.error(at, message))
-            }
-        }
-    }
-
-    /// Reads the tables of hosts. A host has one table, with a key or a limit.
-    fn listed_hosts(&self, tables: &[Spanned<HostTable>]) -> Result<ListedHosts, ConfigError> {
-        let mut hosts = ListedHosts::default();
-        let mut seen = BTreeSet::new();
-        for table in tables {
-            let at = table.span().start;
-            let table = table.get_ref();
-            let nqn = self.host(&table.nqn)?;
-            let limits = QosOverride {
-                rw_ios: table.rw_ios_per_sec,
-                rw_mbytes: table.rw_mbytes_per_sec,
-                r_mbytes: table.r_mbytes_per_sec,
-                w_mbytes: table.w_mbytes_per_sec,
-            };
-            let HostTable { dhchap_key, dhchap_ctrl_key, hashes, groups, .. } = table;
-            let of_keys = dhchap_ctrl_key.is_some() || !hashes.is_empty() || !groups.is_empty();
-            if dhchap_key.is_none() && (of_keys || limits.is_empty()) {
-                let message = "has no dhchap_key, with which the host authenticates, and no limit \
-                               (rw_ios_per_sec, rw_mbytes_per_sec, r_mbytes_per_sec, w_mbytes_per_sec)";
-                let message = if of_keys { "has no dhchap_key" } else { message };
-                return Err(self.document.error(at, message));
-            }
-            if !seen.insert(nqn) {
-                let message =
-                    format!("the host {nqn} has two entries in one subsystem: remove one of them");
-                return Err(self.document.error(table.nqn.span().start, message));
-            }
-            if let Some(key) = dhchap_key {
-                hosts.with_keys.push(HostEntry {
-                    nqn: HostNqn(nqn),
-                    dhchap_key: self.document.resolve(key),
-                    dhchap_ctrl_key: dhchap_ctrl_key.as_ref().map(|key| self.document.resolve(key)),
-                    hashes: hashes.clone(),
-                    groups: groups.clone(),
-                });
-            }
-            if !limits.is_empty() {
-                hosts.limits.push((nqn, limits));
-            }
-        }
-        Ok(hosts)
-    }
-
-    /// Takes the entries of hosts with keys, whose paths start at the folder of the file.
-    pub(super) fn host_entries(
-        &self,
-        tables: Vec<Spanned<HostEntry>>,
-    ) -> Result<Vec<HostEntry>, ConfigError> {
-        let resolve = |table: Spanned<HostEntry>| {
-            let at = table.span().start;
-            let entry = table.into_inner();
-            quick::parse_host(entry.nqn.0.as_str())
-                .map_err(|message| self.document.error(at, message))?;
-            Ok(HostEntry {
-                dhchap_key: self.document.resolve(&entry.dhchap_key),
-                dhchap_ctrl_key: entry.dhchap_ctrl_key.map(|path| self.document.resolve(&path)),
-                ..entry
-            })
-        };
-        tables.into_iter().map(resolve).collect()
-    }
-
-    /// Decides which hosts have to authenticate: all, if one has a key and nothing else is said.
-    fn authentication<'a>(
-        &self,
-        said: Option<Authentication>,
-        mut listed: impl Iterator<Item = &'a Spanned<String>>,
-        entries: &[HostEntry],
-    ) -> Result<Authentication, ConfigError> {
-        let authentication = said.unwrap_or_else(|| Authentication::of_entries(entries));
-        let keyless = |host: &&Spanned<String>| {
-            !entries.iter().any(|entry| entry.nqn.0.as_str() == host.get_ref())
-        };
-        let keyless = listed.find(keyless);
-        match keyless.filter(|_| authentication == Authentication::Required) {
-            None => Ok(authentication),
-            Some(host) => {
-                let message = "this host has to authenticate, but has no key: add [[subsystem.host]] with its nqn and \
-                               dhchap_key, or authentication = \"offered\" to let it in by its name";
-                Err(self.document.error(host.span().start, message))
-            }
-        }
-    }
-
-    fn host(&self, text: &Spanned<String>) -> Result<Nqn, ConfigError> {
-        quick::parse_host(text.get_ref())
-            .map_err(|message| self.document.error(text.span().start, message))
     }
 
     fn namespaces(

@@ -9,8 +9,6 @@
 //!
 //! Memory is reserved when connections begin, and nothing is allocated for a command.
 
-mod lines;
-
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +19,9 @@ use std::sync::Arc;
 use rdma::Time;
 use slab::Slab;
 
-use self::lines::{Line, LineName, Lines};
 use super::request_key::RequestKey;
 use crate::inventory::index::NamespaceIndex;
-use crate::qos::{Quota, Toll};
+use crate::qos::{Quota, Toll, TollDirection};
 
 /// Identity of a waiting command in its core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +46,28 @@ pub(crate) struct MeteredCommand {
     pub(crate) whose: RequestKey,
     pub(crate) namespace: NamespaceIndex,
     pub(crate) toll: Toll,
+}
+
+/// Quota, party and direction of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LineName {
+    /// Address of the quota.
+    quota: usize,
+    party: usize,
+    direction: TollDirection,
+}
+
+/// Line of one or more waiting commands.
+#[derive(Debug)]
+struct Line {
+    name: LineName,
+    quota: Arc<Quota>,
+    first: Option<usize>,
+    last: Option<usize>,
+    /// Ticket of the first command.
+    ticket: u64,
+    /// `Quota::changes` of the ticket.
+    changes: u32,
 }
 
 /// Waiting command, in the list of its line.
@@ -102,7 +121,10 @@ pub(crate) struct Throttle {
     /// Whether the target has quotas, or had some.
     is_on: bool,
     waiting: Slab<Waiting>,
-    lines: Lines,
+    lines: Slab<Line>,
+    /// Places of the lines, in the order of their names. Nothing is walked in this order, since it
+    /// depends on addresses.
+    by_name: Vec<usize>,
     /// Turns of the lines, the earliest first, and outdated ones.
     turns: BinaryHeap<Reverse<Turn>>,
     last_ticket: u64,
@@ -129,7 +151,8 @@ impl Throttle {
     pub(crate) fn reserve(&mut self, requests: usize) {
         if self.is_on {
             self.waiting.reserve(requests.saturating_sub(self.waiting.len()));
-            self.lines.reserve(requests);
+            self.lines.reserve(requests.saturating_sub(self.lines.len()));
+            self.by_name.reserve(requests.saturating_sub(self.by_name.len()));
             self.turns.reserve(most_turns(requests).saturating_sub(self.turns.len()));
             self.released.reserve(requests.saturating_sub(self.released.len()));
         }
@@ -149,30 +172,39 @@ impl Throttle {
         if !quota.is_limited() {
             return Ok(());
         }
-        let name = LineName::new(quota, party, command.toll.direction);
-        let line = match self.lines.find(name) {
-            Some(line) => line,
-            None => {
+        let direction = command.toll.direction;
+        let name = LineName { quota: Arc::as_ptr(quota).addr(), party, direction };
+        let line = match self.find(name) {
+            Ok(at) => self.by_name[at],
+            Err(at) => {
                 let ticket = Ticket::take(quota, now, command.toll);
                 if ticket.at <= now {
                     return Ok(());
                 }
-                let line = self.lines.open(name, Arc::clone(quota));
+                let (quota, first, last) = (Arc::clone(quota), None, None);
+                let line = Line { name, quota, first, last, ticket: 0, changes: 0 };
+                let line = self.lines.insert(line);
+                self.by_name.insert(at, line);
                 self.set_turn(line, ticket);
                 line
             }
         };
-        let previous = self.lines.get(line).last;
+        let previous = self.lines[line].last;
         self.waits += 1;
         let number = self.waits;
         let waiting = Waiting { command, number, since: now, line, previous, next: None };
         let key = self.waiting.insert(waiting);
         match previous {
             Some(previous) => self.waiting[previous].next = Some(key),
-            None => self.lines.get_mut(line).first = Some(key),
+            None => self.lines[line].first = Some(key),
         }
-        self.lines.get_mut(line).last = Some(key);
+        self.lines[line].last = Some(key);
         Err(WaitKey { at: key, number })
+    }
+
+    /// Position in `by_name` of a line, or where a new line belongs.
+    fn find(&self, name: LineName) -> Result<usize, usize> {
+        self.by_name.binary_search_by_key(&name, |line| self.lines[*line].name)
     }
 
     /// Takes out the next command that may pass now, if there is one.
@@ -188,7 +220,7 @@ impl Throttle {
                 return None;
             }
             self.turns.pop();
-            if is_valid && let Some(first) = self.lines.get(line).first {
+            if is_valid && let Some(first) = self.lines[line].first {
                 let whose = self.waiting[first].command.whose;
                 self.remove(now, first, Tokens::Used);
                 return Some((whose, WaitEnd::Due));
@@ -230,8 +262,14 @@ impl Throttle {
     /// Ends the wait of commands for which `which` is true. They take their tokens, so that later
     /// commands wait longer.
     pub(crate) fn release(&mut self, now: Time, which: impl Fn(&MeteredCommand) -> bool) {
+        let mut left = self.waiting.len();
         for at in 0..self.waiting.capacity() {
-            if self.waiting.get(at).is_some_and(|waiting| which(&waiting.command)) {
+            if left == 0 {
+                break;
+            }
+            let Some(waiting) = self.waiting.get(at) else { continue };
+            left -= 1;
+            if which(&waiting.command) {
                 self.release_at(now, at);
             }
         }
@@ -248,7 +286,7 @@ impl Throttle {
         let Waiting { command: MeteredCommand { whose, toll, .. }, line, previous, .. } =
             self.waiting[at];
         if previous.is_some() {
-            self.lines.get(line).quota.take(now, toll);
+            self.lines[line].quota.take(now, toll);
         }
         self.remove(now, at, Tokens::Used);
         self.released.push_back(whose);
@@ -256,12 +294,16 @@ impl Throttle {
 
     /// Gives the lines of quotas whose limits have changed new tickets.
     pub(crate) fn follow_changes(&mut self, now: Time) {
+        let mut left = self.lines.len();
         for line in 0..self.lines.capacity() {
-            let Some(Line { quota, first: Some(first), changes, .. }) = self.lines.try_get(line)
-            else {
-                continue;
-            };
-            if quota.changes() != *changes {
+            if left == 0 {
+                break;
+            }
+            let Some(Line { quota, first, changes, .. }) = self.lines.get(line) else { continue };
+            left -= 1;
+            if let Some(first) = first
+                && quota.changes() != *changes
+            {
                 let ticket = Ticket::take(quota, now, self.waiting[*first].command.toll);
                 self.set_turn(line, ticket);
             }
@@ -272,7 +314,7 @@ impl Throttle {
     /// those that a command has not used; or the line ends.
     fn remove(&mut self, now: Time, key: usize, tokens: Tokens) {
         let Waiting { command, line, previous, next, since, .. } = self.waiting.remove(key);
-        let Line { quota, first, last, .. } = self.lines.get_mut(line);
+        let Line { name, quota, first, last, .. } = &mut self.lines[line];
         quota.count_wait(now.as_nanos().saturating_sub(since.as_nanos()));
         match previous {
             Some(previous) => self.waiting[previous].next = next,
@@ -283,7 +325,13 @@ impl Throttle {
             None => *last = previous,
         }
         match (previous, next) {
-            (None, None) => self.lines.close(line),
+            (None, None) => {
+                let name = *name;
+                if let Ok(at) = self.find(name) {
+                    self.by_name.remove(at);
+                }
+                self.lines.remove(line);
+            }
             (None, Some(next)) => {
                 let toll = self.waiting[next].command.toll;
                 match tokens {
@@ -302,7 +350,7 @@ impl Throttle {
     fn set_turn(&mut self, line: usize, Ticket { at, changes }: Ticket) {
         self.last_ticket += 1;
         let ticket = self.last_ticket;
-        let of = self.lines.get_mut(line);
+        let of = &mut self.lines[line];
         (of.ticket, of.changes) = (ticket, changes);
         if self.turns.len() >= most_turns(self.lines.len()) {
             let lines = &self.lines;
@@ -316,8 +364,8 @@ impl Throttle {
     }
 }
 
-fn is_valid_in(lines: &Lines, turn: &Turn) -> bool {
-    lines.try_get(turn.line).is_some_and(|line| line.ticket == turn.ticket)
+fn is_valid_in(lines: &Slab<Line>, turn: &Turn) -> bool {
+    lines.get(turn.line).is_some_and(|line| line.ticket == turn.ticket)
 }
 
 /// Most turns that are kept for this many lines, outdated ones included.

@@ -70,7 +70,7 @@ fn start(address: &str, path: &Path) -> Target {
     let toml = format!(
         "provider = \"soft\"\ncores = 1\n[[port]]\naddress = \"{address}:4420\"\n\
          [[subsystem]]\nnqn = \"{}\"\nallow_any_host = true\n\
-         [[subsystem.namespace]]\npath = \"{}\"\nread_only = false\n",
+         [[subsystem.namespace]]\npath = \"{}\"\nread_only = false\nrw_ios_per_sec = 1000\n",
         link::NQN,
         path.display()
     );
@@ -117,7 +117,7 @@ rusty_fork_test! {
         }
         let allocations = ALLOCATIONS.load(Ordering::Relaxed);
         THREAD.store(0, Ordering::Relaxed);
-        assert_eq!(allocations, 0, "in 1,500 commands");
+        assert_eq!(allocations, 0, "in 1,500 commands that wait for their quota");
         let after = target.stats();
         assert_eq!(after.io.reads - before.io.reads, 1000);
         assert_eq!(after.io.writes - before.io.writes, 500);
