@@ -242,7 +242,7 @@ impl Inner {
                 self.random.within(1..sectors + 1) as usize * SECTOR_BYTES
             }
             // Mostly whole, since few lists of ranges would be.
-            false if self.random.percent(75) => all,
+            false if self.random.percent(97) => all,
             false => self.random.within(1..all as u64 + 1) as usize,
         };
         let medium = self.files[&file.fd].borrow();
