@@ -41,6 +41,7 @@ fn the_command_has_these_bytes() {
 
 #[test]
 fn the_opcode_is_of_a_vendor_and_its_data_goes_to_the_host() {
+    const { assert!(NvmOpcode::READ_RANGES.0 >= 0x80) };
     assert_eq!(DataDirection::of(NvmOpcode::READ_RANGES.0), DataDirection::ControllerToHost);
     let command =
         NvmCommand::ReadRanges(command(&[ListedRange::new(0, 5), ListedRange::new(9, 6)]));

@@ -122,8 +122,8 @@ impl ChaosRun {
         due.sort_unstable_by(|a, b| b.cmp(a));
         world.add_hostile_machine(random.next_u64());
         world.add_resetter(random.next_u64());
-        // Whole lists of ranges are in the page cache of some worlds.
-        let cached_ppm = if seed.is_multiple_of(3) { 980_000 } else { 500_000 };
+        // In some worlds, the page cache has whole lists of ranges.
+        let cached_ppm = if seed.is_multiple_of(3) { 1_000_000 } else { 500_000 };
         let disks = DiskConfig { cached_ppm, ..disks(random) };
         for &target in &targets {
             world.target(target).set_disk_config(disks);

@@ -235,8 +235,16 @@ impl Inner {
             return -libc::EAGAIN;
         }
         self.stats.cached += 1;
-        let sectors = u64::from(part.length()) / SECTOR_BYTES as u64;
-        let length = self.random.within(1..sectors + 1) as usize * SECTOR_BYTES;
+        let all = part.length() as usize;
+        let length = match all.is_multiple_of(SECTOR_BYTES) {
+            true => {
+                let sectors = (all / SECTOR_BYTES) as u64;
+                self.random.within(1..sectors + 1) as usize * SECTOR_BYTES
+            }
+            // Mostly whole, since few lists of ranges would be.
+            false if self.random.percent(97) => all,
+            false => self.random.within(1..all as u64 + 1) as usize,
+        };
         let medium = self.files[&file.fd].borrow();
         let from = &medium.bytes()[offset as usize..][..length];
         // SAFETY: the part is lent to the call, and is at least as long.
