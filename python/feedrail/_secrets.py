@@ -59,8 +59,8 @@ class Secrets:
         """Takes the options of `feedrail.open`.
 
         Raises:
-            ValueError: a key and its file are given, or the key of a target or a period without a
-                key of this host.
+            ValueError: a key and its file are given, the key of a target or a period without a key
+                of this host, or a period below 1 s.
         """
         if dhchap_secret is not None and dhchap_secret_file is not None:
             raise ValueError("dhchap_secret and dhchap_secret_file: give one of them")
@@ -74,6 +74,8 @@ class Secrets:
             )
         if not has_host and reauth_period is not None:
             raise ValueError("reauth_period without a secret of this host: give dhchap_secret_file as well")
+        if reauth_period is not None and not reauth_period >= 1:
+            raise ValueError(f"reauth_period={reauth_period!r}: it is at least 1 s")
         return cls(
             _key(dhchap_secret),
             _path(dhchap_secret_file),

@@ -113,7 +113,7 @@ def test_a_source_authenticates_again_after_each_period(closed: Daemon, tmp_path
 
     options = {"host_nqn": HOST, "dhchap_secret_file": tmp_path / "host.key"}
     for period in (0.5, -1):
-        with pytest.raises(ValueError, match="reauth_period|seconds"):
+        with pytest.raises(ValueError, match="at least 1 s"):
             feedrail.open(url(closed), reauth_period=period, **options)
     with pytest.raises(ValueError, match="dhchap_secret_file"):
         feedrail.open(url(closed), host_nqn=HOST, reauth_period=60)
