@@ -252,16 +252,7 @@ fn beside_the_disk(figures: &Figures) -> Vec<Requirement> {
 }
 
 fn costs(figures: &Figures) -> Vec<Requirement> {
-    let authenticated = figures.ratios(
-        "cost/target_instructions_per_authenticated_read",
-        "cost/target_instructions_per_read",
-    );
-    let mut requirements = vec![Requirement::new(
-        "target logic alone: instructions for a read of an authenticated host, by another's",
-        Bound::AtMost(1.01),
-        &authenticated,
-    )];
-    let of_one_figure = [
+    [
         (
             "target logic alone: instructions for a 4 KiB read",
             Bound::AtMost(1100.0),
@@ -284,9 +275,8 @@ fn costs(figures: &Figures) -> Vec<Requirement> {
             "cost/resident_mib_without_pool",
         ),
     ]
-    .map(|(what, bound, name)| Requirement::new(what, bound, figures.values(name)));
-    requirements.extend(of_one_figure);
-    requirements
+    .map(|(what, bound, name)| Requirement::new(what, bound, figures.values(name)))
+    .into()
 }
 
 fn of_loaders(figures: &Figures) -> Vec<Requirement> {
