@@ -42,7 +42,7 @@ done
 # nvmet may end the connection before the message that says why has been sent: then our host says that the connection
 # ended while it authenticated.
 refuse "uthentication" initiator id-ctrl -q $host
-refuse "uthenticat" initiator id-ctrl -q $host --dhchap-secret-file /tmp/other.key
+refuse "uthentication\|the connection ended while this host authenticated" initiator id-ctrl -q $host --dhchap-secret-file /tmp/other.key
 refuse "uthentication" authenticated id-ctrl --dhchap-ctrl-secret-file /tmp/other.key
 DHCHAP=$(cat /tmp/host.key)
 FEEDRAIL_DHCHAP_SECRET=$DHCHAP expect cntlid initiator id-ctrl -q $host

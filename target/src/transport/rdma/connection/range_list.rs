@@ -50,7 +50,7 @@ impl<P: Provider> Connection<P> {
             // shares it and is never trusted to leave it alone; it is only written here.
             let filled = unsafe { fill(context.core, work, list, &mut progress, memory, length) };
             let address = to.address.wrapping_add(sent.into());
-            // What lies behind the bytes that were read is from earlier data for this host.
+            // The rest of the room holds earlier data of this host.
             let is_sent = filled > 0 && context.group.send_room(self.qp, room, address, to.key);
             if !is_sent || filled < length {
                 break;
