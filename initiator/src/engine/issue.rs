@@ -121,7 +121,6 @@ impl HostEngine {
         op_key: RangeKey,
         outbox: &mut Outbox,
     ) -> Advance {
-        let now = self.clock;
         let (op, controller) = (&mut self.ops[op_key], &mut self.controllers[key]);
         if op.trouble.is_some() || op.is_issued() {
             return Advance::Done;
@@ -151,18 +150,33 @@ impl HostEngine {
             true => BlockStage::Fetch,
             false => BlockStage::Transfer,
         };
-        op.position += step.length_bytes;
+        let path = if is_bounced { Outcome::BOUNCED } else { Outcome::DIRECT };
+        self.note_sent(key, op_key, step.length_bytes, path);
+        self.count_step(&step);
+        let piece = RangeCommand { op: op_key, start, step, chunk, stage, sent: self.clock };
+        self.issue_piece(key, queue, piece, outbox);
+        Advance::Issued(step.length_bytes)
+    }
+
+    /// Records a command for the next bytes of a range, which is sent now. `path` is a flag of
+    /// [`Outcome`].
+    pub(crate) fn note_sent(
+        &mut self,
+        key: ControllerKey,
+        op_key: RangeKey,
+        length_bytes: u64,
+        path: u8,
+    ) {
+        let now = self.clock;
+        let (op, controller) = (&mut self.ops[op_key], &mut self.controllers[key]);
+        op.position += length_bytes;
         op.outstanding += 1;
         op.began.get_or_insert(now);
-        op.path |= if is_bounced { Outcome::BOUNCED } else { Outcome::DIRECT };
+        op.path |= path;
         op.start_clock(now, controller.options.io_timeout);
         self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
         controller.expect_answer(now);
-        controller.ranges.note_sent(class, step.length_bytes);
-        self.count_step(&step);
-        let piece = RangeCommand { op: op_key, start, step, chunk, stage, sent: now };
-        self.issue_piece(key, queue, piece, outbox);
-        Advance::Issued(step.length_bytes)
+        controller.ranges.note_sent(op.options.class, length_bytes);
     }
 
     fn count_step(&mut self, step: &BlockStep) {

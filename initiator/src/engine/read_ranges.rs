@@ -9,7 +9,7 @@ use nvme_proto::{Cqe, Status};
 
 use rdma::Access;
 
-use crate::engine::arena::{ControllerKey, RangeKey, RunKey};
+use crate::engine::arena::{ControllerKey, QueueKey, RangeKey, RunKey};
 use crate::engine::block_plan::{BlockStep, TransferMemory};
 use crate::engine::plan_run::{PlanRun, RunStep};
 use crate::engine::range_op::{NEVER, RangeOp, Submission};
@@ -55,11 +55,6 @@ impl HostEngine {
         if attached.gone.is_some() || !attached.is_ready() || !attached.lists.may_gather() {
             return None;
         }
-        let session = &controller.session;
-        let has_room = |queue: &_| self.queues[*queue].room() > 0;
-        if !session.io_queues().iter().any(has_room) {
-            return Some(RunStep::Stalled);
-        }
         let (nsid, geometry) = (attached.nsid, attached.geometry);
         let limit = (offer.ranges.into(), offer.bytes.min(MAX_BYTES));
         let gathered = run.gather(limit, &mut self.list)?;
@@ -75,7 +70,9 @@ impl HostEngine {
             return Some(RunStep::Stalled);
         }
         let slice = outbox.part(run.plan, dst, bytes)?;
-        let owner = RangeOwner::PlanRanges { plan: run.plan, first, count };
+        let (plan, options, began, due) = (run.plan, run.options, run.began, run.due);
+        let Some(queue) = self.next_io_queue(key) else { return Some(RunStep::Stalled) };
+        let owner = RangeOwner::PlanRanges { plan, first, count };
         let submission = Submission {
             controller: key,
             namespace,
@@ -84,43 +81,36 @@ impl HostEngine {
             slice,
             keys: Ok(keys),
             owner,
-            options: run.options,
+            options,
         };
-        let op = RangeOp::new(submission, keys).in_run(run_key, run.began, run.due);
+        let op = RangeOp::new(submission, keys).in_run(run_key, began, due);
         let op_key = self.insert_op(op);
         self.runs[run_key].ranges.skip(count);
         let command = ReadRanges { nsid, ranges: count, length_bytes: bytes };
-        self.send_list(key, op_key, &command, outbox);
+        self.send_list(key, queue, op_key, &command, outbox);
         self.note_issued(key, run_key, op_key, length);
         Some(RunStep::Issued)
     }
 
-    /// Sends the command of a list, whose ranges are in `self.list`. A queue has room.
+    /// Sends the command of a list, whose ranges are in `self.list`, by a queue with room.
     fn send_list(
         &mut self,
         key: ControllerKey,
+        queue: QueueKey,
         op_key: RangeKey,
         command: &ReadRanges,
         outbox: &mut Outbox,
     ) {
-        let now = self.clock;
-        let Some(queue) = self.next_io_queue(key) else { return };
-        let (op, controller) = (&mut self.ops[op_key], &mut self.controllers[key]);
-        let (start, length, class) = (op.offset, u64::from(command.length_bytes), op.options.class);
-        op.position = op.end();
-        op.outstanding = 1;
-        op.began = Some(now);
-        op.path = Outcome::DIRECT;
-        op.start_clock(now, controller.options.io_timeout);
-        self.next_expiry = earliest(self.next_expiry, Some(op.expiry()));
-        controller.expect_answer(now);
-        controller.ranges.note_sent(class, length);
+        let length_bytes = u64::from(command.length_bytes);
+        self.note_sent(key, op_key, length_bytes, Outcome::DIRECT);
         self.counters.commands += 1;
+        let op = &self.ops[op_key];
+        let (start, sent) = (op.offset, self.clock);
         let data = op.memory_of(start, command.length_bytes, Access::REMOTE_WRITE);
         let place = TransferMemory::Direct;
-        let step = BlockStep { slba: 0, blocks: 0, length_bytes: length, place };
+        let step = BlockStep { slba: 0, blocks: 0, length_bytes, place };
         let stage = BlockStage::List;
-        let piece = RangeCommand { op: op_key, start, step, chunk: None, stage, sent: now };
+        let piece = RangeCommand { op: op_key, start, step, chunk: None, stage, sent };
         let queue = &mut self.queues[queue];
         self.pushed = true;
         let (sqe, task) = (command.to_sqe(), Task::Piece(piece));
