@@ -192,7 +192,7 @@ fn cold_file(served: &Served, file: &Path, steps: u32, figures: &mut Figures) ->
     let nsid = MediumKind::File.nsid();
     let output = Command::new(binary("feedrail"))
         .arg("bench-loader")
-        .arg(format!("nvmf://{}/{}/{nsid}", target.address, target.nqn))
+        .arg(format!("nvmf://{}/{}/nsid:{nsid}", target.address, target.nqn))
         .arg("--local")
         .arg(file)
         .args(["--sample-size", "128K", "--batch-size", "64", "--prefetch", "2", "--rounds", "1"])

@@ -223,17 +223,18 @@ impl Options {
             if self.wants(BenchSection::Ceilings) {
                 self.measure_ceilings(figures)?;
             }
+            // Two targets never serve the file at the same time, since they may write it.
+            if self.wants(BenchSection::Loader) {
+                progress("loader", "plans, and batches from a cold file");
+                let target = Served::start(folder.path(), &file, BenchProvider::Soft)?;
+                loader::measure(&target, &file, 15 * self.seconds(), figures)?;
+            }
             // Runs next to Feedrail's own loads on the same file, so that both see the disk in the
             // same state.
             let served = self
                 .wants(BenchSection::Us)
                 .then(|| Served::start(folder.path(), &file, BenchProvider::Soft))
                 .transpose()?;
-            if self.wants(BenchSection::Loader) {
-                progress("loader", "plans, and batches from a cold file");
-                let target = Served::start(folder.path(), &file, BenchProvider::Soft)?;
-                loader::measure(&target, &file, 15 * self.seconds(), figures)?;
-            }
             for load in Load::ALL {
                 if with_fio {
                     self.measure_fio(&file, &load, figures)?;

@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds the measured programs with the release profile, and runs the bench.
+//! `cargo xtask bench`: builds the measured programs as they are shipped, and runs the bench.
 
 use anyhow::Result;
 
