@@ -26,7 +26,7 @@ pub(crate) struct Options {
     /// Continue after a step that fails.
     #[arg(long)]
     keep_going: bool,
-    /// Print the steps, when each is run, and why; run nothing.
+    /// Print the steps, when each is run, why, and whether it would be run now; run nothing.
     #[arg(long)]
     list: bool,
     /// Run these steps only, by name.
@@ -54,11 +54,14 @@ pub(crate) fn main(options: &Options) -> Result<()> {
     if let Some(name) = options.steps.iter().find(|name| steps::named(name).is_none()) {
         bail!("there is no step `{name}`: see `cargo xtask ci --list`");
     }
+    let last_passed = LastPassed::read()?;
     if options.list {
-        steps::STEPS.iter().for_each(|step| println!("{step}"));
+        for step in steps::STEPS {
+            let decision = step.decide(options.full, last_passed.commit(step.name));
+            println!("{step}; now {decision}");
+        }
         return Ok(());
     }
-    let last_passed = LastPassed::read()?;
     let mut rows = Vec::new();
     let mut failure = Ok(());
     for step in steps::STEPS {
@@ -90,7 +93,7 @@ fn take(
         names if names.iter().any(|name| name == step.name) => StepDecision::Run,
         _ => StepDecision::Skip("not asked for"),
     };
-    let StepDecision::Skip(why) = decision else {
+    let StepDecision::Skip(_) = decision else {
         let begin = Instant::now();
         let result = (step.run)(options.full);
         let seconds = begin.elapsed().as_secs();
@@ -106,7 +109,7 @@ fn take(
         eprintln!("{outcome} after {seconds} s: {}", step.name);
         return Row { name: step.name, seconds, outcome };
     };
-    Row { name: step.name, seconds: 0, outcome: format!("skipped: {why}") }
+    Row { name: step.name, seconds: 0, outcome: decision.to_string() }
 }
 
 fn report(rows: &[Row], options: &Options) {

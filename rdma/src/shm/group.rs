@@ -1,8 +1,6 @@
 //! Groups of a shared-memory device.
 #![expect(unsafe_code, reason = "work requests name memory by address")]
 
-use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -13,14 +11,16 @@ use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
 use super::link::ShmClosing;
+use super::link_watch::LinkWatch;
 use super::queue_pair::ShmQueuePair;
 use super::shared::{Shm, ShmDeviceShared, ShmGroupMessage};
 use super::sleep_word::{PeerNews, publish_sleep};
 use super::turn::QpTurn;
+use crate::software::mailbox::Mailbox;
 use crate::software::qp_table::QpTable;
 use crate::{
-    Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time, WakeFor, Wc,
-    WriteRoom,
+    Deadlines, Group, GroupConfig, GroupStats, PushError, QpConfig, QpKey, RecvWr, SendWr, Time,
+    WakeFor, Wc, WriteRoom,
 };
 
 /// Maximum number of rounds over the queue pairs in one `poll`.
@@ -46,7 +46,9 @@ pub struct ShmGroup {
     shared: Arc<ShmDeviceShared>,
     index: u8,
     qps: QpTable<Box<ShmQueuePair>>,
-    links: Vec<WatchedLink>,
+    links: LinkWatch,
+    /// When queue pairs whose peers make no progress fail; possibly earlier.
+    deadlines: Deadlines,
     /// Slots of queue pairs that get a turn in the next round, whatever their peers do.
     due: Vec<u32>,
     /// Slots of queue pairs that get a turn in this round; empty between rounds.
@@ -65,31 +67,6 @@ pub struct ShmGroup {
     asleep: Option<WakeFor>,
 }
 
-/// The peer's news count of one link, and its last value seen.
-struct WatchedLink {
-    slot: u32,
-    seen: u64,
-    /// The word in the shared memory of the link, which is mapped while the queue pair is in the
-    /// table.
-    news: NonNull<AtomicU64>,
-}
-
-// SAFETY: the word may be read from any thread.
-unsafe impl Send for WatchedLink {}
-
-impl WatchedLink {
-    fn new(slot: u32, qp: &ShmQueuePair) -> Self {
-        Self { slot, seen: 0, news: NonNull::from(qp.peer_news()) }
-    }
-
-    /// Whether the peer has published anything since the last call.
-    fn has_news(&mut self) -> bool {
-        // SAFETY: the queue pair is in the table as long as this is in the list.
-        let news = unsafe { self.news.as_ref() }.load(Ordering::Acquire);
-        core::mem::replace(&mut self.seen, news) != news
-    }
-}
-
 impl ShmGroup {
     pub(super) fn new(
         shared: Arc<ShmDeviceShared>,
@@ -105,7 +82,8 @@ impl ShmGroup {
             shared,
             index,
             qps: QpTable::new(queue_pairs),
-            links: Vec::with_capacity(queue_pairs),
+            links: LinkWatch::with_capacity(queue_pairs),
+            deadlines: Deadlines::default(),
             // A slot may be in it three times: for pushed requests, for news and for another turn.
             due: Vec::with_capacity(3 * queue_pairs),
             current: Vec::with_capacity(3 * queue_pairs),
@@ -120,17 +98,21 @@ impl ShmGroup {
         })
     }
 
-    /// Gives each of the queue pairs a turn. Those that did work get a turn in the next round as
-    /// well; returns whether there are any.
+    /// Gives each of the queue pairs a turn; returns whether any did work. It did all that can be
+    /// done until its peer has news or it gets requests.
     fn each_turn(
         &mut self,
-        slots: impl Iterator<Item = u32>,
+        slots: &[u32],
         mut action: impl FnMut(&mut ShmQueuePair, &mut QpTurn<'_>) -> bool,
     ) -> bool {
-        let Self { shared, index, qps, due, completions, stats, now, asleep, .. } = self;
+        if slots.is_empty() {
+            // Without the fence of a section.
+            return false;
+        }
+        let Self { shared, index, qps, deadlines, due, completions, stats, now, asleep, .. } = self;
         let view = shared.regions.view(usize::from(*index) - 1);
         let mut busy = false;
-        for slot in slots {
+        for &slot in slots {
             let qp = qps.get_mut(slot);
             let mut turn = QpTurn {
                 now: *now,
@@ -140,14 +122,18 @@ impl ShmGroup {
                 stats,
                 news: PeerNews::default(),
             };
-            let mut again = action(qp, &mut turn);
-            if let Some(what) = *asleep {
-                again |= qp.stay_asleep(what);
+            busy |= action(qp, &mut turn);
+            if let Some(deadline) = qp.deadline() {
+                deadlines.at_latest(slot, deadline);
             }
-            if again && !qp.set_due(true) {
-                due.push(slot);
+            if let Some(what) = *asleep
+                && qp.stay_asleep(what)
+            {
+                busy = true;
+                if !qp.set_due(true) {
+                    due.push(slot);
+                }
             }
-            busy |= again;
         }
         busy
     }
@@ -181,23 +167,19 @@ impl ShmGroup {
         slots.iter().for_each(|&slot| {
             self.qps.get_mut(slot).set_due(false);
         });
-        for link in &mut self.links {
-            if link.has_news() {
-                slots.push(link.slot);
-            }
-        }
+        self.links.look(&mut slots);
         slots.append(&mut self.pushed);
-        let busy = self.each_turn(slots.iter().copied(), |qp, turn| qp.progress(turn));
+        let busy = self.each_turn(&slots, ShmQueuePair::progress);
         slots.clear();
         self.current = slots;
         busy
     }
 
     fn read_mail(&mut self) {
-        let shared = Arc::clone(&self.shared);
-        let Some(mailbox) = shared.mailbox(self.index) else { return };
-        mailbox.quiet();
-        while let Some(message) = mailbox.receive() {
+        if let Some(mailbox) = self.shared.mailbox(self.index) {
+            mailbox.quiet();
+        }
+        while let Some(message) = self.shared.mailbox(self.index).and_then(Mailbox::receive) {
             match message {
                 ShmGroupMessage::Connect { number, agreement } => {
                     if let Some(slot) = self.find(number) {
@@ -222,7 +204,7 @@ impl ShmGroup {
     /// Withdraws the requests to ring, since this group polls.
     fn wake_up(&mut self) {
         if self.asleep.take().is_some() {
-            self.links.iter().for_each(|link| self.qps.get_mut(link.slot).wake_up());
+            self.links.slots().for_each(|slot| self.qps.get_mut(slot).wake_up());
         }
     }
 
@@ -253,12 +235,16 @@ impl ShmGroup {
     }
 
     fn check_time(&mut self) {
-        let links = std::mem::take(&mut self.links);
-        self.busy |= self.each_turn(links.iter().map(|link| link.slot), |qp, turn| {
+        let mut slots = std::mem::take(&mut self.current);
+        while let Some(slot) = self.deadlines.pop_due(self.now) {
+            slots.push(slot);
+        }
+        self.busy |= self.each_turn(&slots, |qp, turn| {
             qp.check_time(turn);
             false
         });
-        self.links = links;
+        slots.clear();
+        self.current = slots;
     }
 }
 
@@ -276,7 +262,9 @@ impl Group<Shm> for ShmGroup {
             tracing::error!(%error, "cannot wait for a peer in shared memory");
         }
         let slot = self.qps.insert(qpn, qp);
-        self.links.push(WatchedLink::new(slot, self.qps.get(slot)));
+        self.deadlines.reserve(slot as usize + 1);
+        // SAFETY: the queue pair maps the word, and is in the table until the link is removed.
+        unsafe { self.links.add(slot, self.qps.get(slot).peer_news()) };
         self.mark_due(slot);
         self.qps.key(slot)
     }
@@ -343,7 +331,7 @@ impl Group<Shm> for ShmGroup {
     fn flush(&mut self, now: Time) {
         self.now = self.now.max(now);
         let pushed = std::mem::take(&mut self.pushed);
-        self.busy |= self.each_turn(pushed.iter().copied(), |qp, turn| {
+        self.busy |= self.each_turn(&pushed, |qp, turn| {
             qp.hand_over(turn);
             false
         });
@@ -381,19 +369,20 @@ impl Group<Shm> for ShmGroup {
             return Some(self.now);
         }
         // Not before the next check, in which deadlines are handled.
-        let times = self.links.iter().filter_map(|link| self.qps.get(link.slot).deadline());
-        times.min().map(|time| time.max(self.look_again))
+        self.deadlines.earliest().map(|time| time.max(self.look_again))
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {
         self.asleep = Some(what);
-        self.links.iter().for_each(|link| self.qps.get_mut(link.slot).fall_asleep(what));
+        self.links.slots().for_each(|slot| self.qps.get_mut(slot).fall_asleep(what));
         publish_sleep();
         let mut unsure = false;
-        for index in 0..self.links.len() {
-            let slot = self.links[index].slot;
-            if self.qps.get(slot).has_news() {
-                self.mark_due(slot);
+        for slot in self.links.slots() {
+            let qp = self.qps.get_mut(slot);
+            if qp.has_news() {
+                if !qp.set_due(true) {
+                    self.due.push(slot);
+                }
                 unsure = true;
             }
         }
@@ -420,7 +409,8 @@ impl Group<Shm> for ShmGroup {
         let qp = self.qps.remove(slot);
         qp.leave();
         let _ = epoll::delete(&self.sleep, qp.bell());
-        self.links.retain(|link| link.slot != slot);
+        self.links.remove(slot);
+        self.deadlines.remove(slot);
         for list in [&mut self.due, &mut self.pushed] {
             list.retain(|&other| other != slot);
         }

@@ -13,6 +13,7 @@ mod copies;
 mod device;
 mod group;
 mod link;
+mod link_watch;
 mod mapping;
 mod message;
 mod news_count;

@@ -1,17 +1,16 @@
 //! The send queue: send requests in order, with their state.
 
-use std::collections::VecDeque;
-
 use super::work_limits::WorkLimits;
 use crate::{Op, PushError, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 
 /// Send requests, oldest first.
 pub(super) struct RingSendQueue {
     limits: WorkLimits,
-    entries: VecDeque<QueuedSend>,
-    /// Number of requests removed from the front, modulo the size: it keeps a request's index into
-    /// the arrays constant.
-    retired: usize,
+    /// A circular buffer of `limits.send_wr` requests.
+    entries: Box<[QueuedSend]>,
+    /// Place of the oldest request in the arrays, and number of requests.
+    oldest: usize,
+    length: usize,
     /// Scatter-gather elements of each request, `limits.send_sge` apart.
     sges: Box<[Sge]>,
     /// Inline data of each request, `limits.inline_bytes` apart.
@@ -58,8 +57,9 @@ impl RingSendQueue {
         let count = limits.send_wr;
         Self {
             limits,
-            entries: VecDeque::with_capacity(count),
-            retired: 0,
+            entries: vec![QueuedSend::UNUSED; count].into_boxed_slice(),
+            oldest: 0,
+            length: 0,
             sges: vec![Sge::default(); count * limits.send_sge].into_boxed_slice(),
             inline: vec![0; count * limits.inline_bytes].into_boxed_slice(),
         }
@@ -79,7 +79,7 @@ impl RingSendQueue {
             _ if is_inline && total > self.limits.inline_bytes as u64 => {
                 return Err(PushError::InlineTooLong);
             }
-            _ if self.entries.len() == self.limits.send_wr => return Err(PushError::QueueFull),
+            _ if self.length == self.limits.send_wr => return Err(PushError::QueueFull),
             _ => {}
         }
         let length = u32::try_from(total);
@@ -87,7 +87,7 @@ impl RingSendQueue {
             Ok(_) => SendState::Queued,
             Err(_) => SendState::Failed(WcStatus::LOCAL_LENGTH_ERROR),
         };
-        let place = self.place(self.entries.len());
+        let place = self.place(self.length);
         if is_inline {
             let mut room = &mut self.inline[place * self.limits.inline_bytes..];
             for piece in captured {
@@ -98,28 +98,29 @@ impl RingSendQueue {
             let start = place * self.limits.send_sge;
             self.sges[start..start + wr.sges.len()].copy_from_slice(wr.sges);
         }
-        self.entries.push_back(QueuedSend {
+        self.entries[place] = QueuedSend {
             wr_id: wr.wr_id,
             op: wr.op,
             flags: wr.flags,
             length: length.unwrap_or(0),
             elements: wr.sges.len(),
             state,
-        });
+        };
+        self.length += 1;
         Ok(())
     }
 
     pub(super) fn get(&self, index: usize) -> Option<&QueuedSend> {
-        self.entries.get(index)
+        (index < self.length).then(|| &self.entries[self.place(index)])
     }
 
     pub(super) fn set_state(&mut self, index: usize, state: SendState) {
-        self.entries[index].state = state;
+        self.entries[self.place(index)].state = state;
     }
 
     /// The index of the oldest incomplete RDMA READ, and its bytes received so far.
     pub(super) fn oldest_read(&self) -> Option<(usize, u32)> {
-        self.entries.iter().enumerate().find_map(|(index, entry)| match entry.state {
+        (0..self.length).find_map(|index| match self.entries[self.place(index)].state {
             SendState::Reading { received } => Some((index, received)),
             _ => None,
         })
@@ -127,7 +128,8 @@ impl RingSendQueue {
 
     /// The data that a request sends.
     pub(super) fn source(&self, index: usize) -> SendSource<'_> {
-        let (entry, place) = (&self.entries[index], self.place(index));
+        let place = self.place(index);
+        let entry = &self.entries[place];
         if entry.flags.contains(SendFlags::INLINE) {
             let start = place * self.limits.inline_bytes;
             SendSource::Inline(&self.inline[start..start + entry.length as usize])
@@ -139,17 +141,31 @@ impl RingSendQueue {
 
     /// Removes the oldest request.
     pub(super) fn retire(&mut self) -> Option<QueuedSend> {
-        let entry = self.entries.pop_front()?;
-        self.retired = (self.retired + 1) % self.limits.send_wr;
+        let entry = *self.get(0)?;
+        self.oldest = self.place(1);
+        self.length -= 1;
         Some(entry)
     }
 
+    /// Returns the place of a request in the arrays. The index is at most their size, which is not
+    /// always a power of two; a division for each request would be slow.
     fn place(&self, index: usize) -> usize {
-        (self.retired + index) % self.limits.send_wr
+        let place = self.oldest + index;
+        let size = self.limits.send_wr;
+        if place < size { place } else { place - size }
     }
 }
 
 impl QueuedSend {
+    const UNUSED: Self = Self {
+        wr_id: 0,
+        op: Op::Send,
+        flags: SendFlags::NONE,
+        length: 0,
+        elements: 0,
+        state: SendState::Done,
+    };
+
     pub(super) fn opcode(&self) -> WcOpcode {
         match self.op {
             Op::Send | Op::SendWithInvalidate { .. } => WcOpcode::SEND,

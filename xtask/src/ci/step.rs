@@ -67,6 +67,15 @@ impl CiStep {
     }
 }
 
+impl fmt::Display for StepDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Run => f.write_str("run"),
+            Self::Skip(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
 impl fmt::Display for CiStep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let when = match self.when {
