@@ -65,6 +65,11 @@ pub struct ShmGroup {
     /// The news that peers were asked to ring for; `None` once a wake-up was acknowledged. It stays
     /// set while the group polls, since its caller may still sleep afterwards.
     asleep: Option<WakeFor>,
+    /// Slots of queue pairs whose peers are not asked to ring. A peer that has been asked stays so
+    /// until the queue pair has a turn while the group is awake.
+    unarmed: Vec<u32>,
+    /// What all peers that are asked to ring do at least ring for.
+    armed_for: WakeFor,
 }
 
 impl ShmGroup {
@@ -95,6 +100,8 @@ impl ShmGroup {
             look_again: Time::ZERO,
             busy: true,
             asleep: None,
+            unarmed: Vec::with_capacity(queue_pairs),
+            armed_for: WakeFor::Everything,
         })
     }
 
@@ -109,7 +116,8 @@ impl ShmGroup {
             // Without the fence of a section.
             return false;
         }
-        let Self { shared, index, qps, deadlines, due, completions, stats, now, asleep, .. } = self;
+        let Self { shared, index, qps, deadlines, due, completions, stats, now, .. } = self;
+        let Self { asleep, unarmed, .. } = self;
         let view = shared.regions.view(usize::from(*index) - 1);
         let mut busy = false;
         for &slot in slots {
@@ -126,13 +134,15 @@ impl ShmGroup {
             if let Some(deadline) = qp.deadline() {
                 deadlines.at_latest(slot, deadline);
             }
-            if let Some(what) = *asleep
-                && qp.stay_asleep(what)
-            {
-                busy = true;
-                if !qp.set_due(true) {
-                    due.push(slot);
+            match *asleep {
+                Some(what) if qp.stay_asleep(what) => {
+                    busy = true;
+                    if !qp.set_due(true) {
+                        due.push(slot);
+                    }
                 }
+                None if qp.wake_up() => unarmed.push(slot),
+                _ => {}
             }
         }
         busy
@@ -201,13 +211,6 @@ impl ShmGroup {
         (self.qps.get(slot).serial() == serial).then_some(slot)
     }
 
-    /// Withdraws the requests to ring, since this group polls.
-    fn wake_up(&mut self) {
-        if self.asleep.take().is_some() {
-            self.links.slots().for_each(|slot| self.qps.get_mut(slot).wake_up());
-        }
-    }
-
     /// Processes epoll events: clears rung bells and marks queue pairs whose peer is gone. Before a
     /// wake-up is acknowledged only hang-ups are processed: another thread may be about to sleep on
     /// a rung bell, and a peer rings only once.
@@ -228,9 +231,10 @@ impl ShmGroup {
             if qp.silence_bell() {
                 // A hung-up socket would stay readable.
                 let _ = epoll::delete(&self.sleep, qp.bell());
-                self.mark_due(slot);
-                self.busy = true;
             }
+            // The peer rings no more before the queue pair has a turn.
+            self.mark_due(slot);
+            self.busy = true;
         }
     }
 
@@ -263,6 +267,7 @@ impl Group<Shm> for ShmGroup {
         }
         let slot = self.qps.insert(qpn, qp);
         self.deadlines.reserve(slot as usize + 1);
+        self.unarmed.push(slot);
         // SAFETY: the queue pair maps the word, and is in the table until the link is removed.
         unsafe { self.links.add(slot, self.qps.get(slot).peer_news()) };
         self.mark_due(slot);
@@ -374,18 +379,24 @@ impl Group<Shm> for ShmGroup {
 
     fn arm(&mut self, what: WakeFor) -> bool {
         self.asleep = Some(what);
-        self.links.slots().for_each(|slot| self.qps.get_mut(slot).fall_asleep(what));
-        publish_sleep();
-        let mut unsure = false;
-        for slot in self.links.slots() {
-            let qp = self.qps.get_mut(slot);
-            if qp.has_news() {
-                if !qp.set_due(true) {
-                    self.due.push(slot);
-                }
-                unsure = true;
-            }
+        if what == WakeFor::Everything && self.armed_for == WakeFor::Arrivals {
+            self.unarmed.clear();
+            self.unarmed.extend(self.links.slots());
         }
+        self.armed_for = what;
+        for &slot in &self.unarmed {
+            self.qps.get_mut(slot).fall_asleep(what);
+        }
+        publish_sleep();
+        let Self { qps, due, unarmed, .. } = self;
+        unarmed.retain(|&slot| {
+            let qp = qps.get_mut(slot);
+            if qp.has_news() && !qp.set_due(true) {
+                due.push(slot);
+            }
+            !qp.is_armed()
+        });
+        let unsure = !due.is_empty();
         unsure
     }
 
@@ -395,7 +406,7 @@ impl Group<Shm> for ShmGroup {
 
     /// Only this stops peers from ringing: a caller may arm the group, poll it and then sleep.
     fn acknowledge_wake(&mut self) {
-        self.wake_up();
+        self.asleep = None;
         self.answer_bells();
     }
 
@@ -411,7 +422,7 @@ impl Group<Shm> for ShmGroup {
         let _ = epoll::delete(&self.sleep, qp.bell());
         self.links.remove(slot);
         self.deadlines.remove(slot);
-        for list in [&mut self.due, &mut self.pushed] {
+        for list in [&mut self.due, &mut self.pushed, &mut self.unarmed] {
             list.retain(|&other| other != slot);
         }
         self.completions.retain(|wc| wc.qpn != qp.qpn());

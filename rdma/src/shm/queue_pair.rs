@@ -28,6 +28,8 @@ pub(super) struct ShmQueuePair {
     responder: RingResponder,
     /// True while the queue pair is in its group's `due` list.
     due: bool,
+    /// True from when the peer was asked to ring until that was withdrawn.
+    armed: bool,
 }
 
 enum QpStage {
@@ -54,6 +56,7 @@ impl ShmQueuePair {
             requester: RingRequester::new(limits),
             responder: RingResponder::new(limits),
             due: false,
+            armed: false,
         }
     }
 
@@ -260,7 +263,13 @@ impl ShmQueuePair {
     pub(super) fn fall_asleep(&mut self, what: WakeFor) {
         if matches!(self.stage, QpStage::Connected(_)) {
             self.link.fall_asleep(self.wanted(what));
+            self.armed = true;
         }
+    }
+
+    /// Whether the peer was asked to ring since [`ShmQueuePair::wake_up`]. It rings once.
+    pub(super) fn is_armed(&self) -> bool {
+        self.armed
     }
 
     /// Requests that the peer rings for news that have become relevant since the group armed
@@ -282,9 +291,13 @@ impl ShmQueuePair {
         if blocked { WakeFor::Everything } else { what }
     }
 
-    /// Withdraws the request to ring.
-    pub(super) fn wake_up(&mut self) {
-        self.link.wake_up();
+    /// Withdraws the request to ring; returns whether there was one.
+    pub(super) fn wake_up(&mut self) -> bool {
+        let was_armed = core::mem::take(&mut self.armed);
+        if was_armed {
+            self.link.wake_up();
+        }
+        was_armed
     }
 
     /// Whether there may be work. Called after all queue pairs have asked to be rung and after
