@@ -211,14 +211,14 @@ impl ShmGroup {
         (self.qps.get(slot).serial() == serial).then_some(slot)
     }
 
-    /// Processes epoll events: clears rung bells and marks queue pairs whose peer is gone. Before a
-    /// wake-up is acknowledged only hang-ups are processed: another thread may be about to sleep on
-    /// a rung bell, and a peer rings only once.
-    fn answer_bells(&mut self) {
+    /// Processes epoll events, and returns how many: clears rung bells and marks queue pairs whose
+    /// peer is gone. Before a wake-up is acknowledged only hang-ups are processed: another thread
+    /// may be about to sleep on a rung bell, and a peer rings only once.
+    fn answer_bells(&mut self) -> usize {
         let mut events =
             [epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; EVENTS];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok(count) = epoll::wait(&self.sleep, &mut events, Some(&at_once)) else { return };
+        let Ok(count) = epoll::wait(&self.sleep, &mut events, Some(&at_once)) else { return 0 };
         for event in &events[..count] {
             // Copied, since the struct is packed.
             let flags = event.flags;
@@ -228,14 +228,19 @@ impl ShmGroup {
             let Ok(qpn) = u32::try_from(event.data.u64()) else { continue };
             let Some(slot) = self.qps.find(qpn) else { continue };
             let qp = self.qps.get_mut(slot);
-            if qp.silence_bell() {
+            let is_gone = qp.silence_bell();
+            // The peer rings no more until it is asked again.
+            if qp.wake_up() {
+                self.unarmed.push(slot);
+            }
+            if is_gone {
                 // A hung-up socket would stay readable.
                 let _ = epoll::delete(&self.sleep, qp.bell());
+                self.mark_due(slot);
+                self.busy = true;
             }
-            // The peer rings no more before the queue pair has a turn.
-            self.mark_due(slot);
-            self.busy = true;
         }
+        count
     }
 
     fn check_time(&mut self) {
@@ -378,6 +383,10 @@ impl Group<Shm> for ShmGroup {
     }
 
     fn arm(&mut self, what: WakeFor) -> bool {
+        if self.asleep.is_none() {
+            // Peers that rang while the group was awake are asked again.
+            while self.answer_bells() == EVENTS {}
+        }
         self.asleep = Some(what);
         if what == WakeFor::Everything && self.armed_for == WakeFor::Arrivals {
             self.unarmed.clear();
@@ -404,7 +413,7 @@ impl Group<Shm> for ShmGroup {
         Some(self.sleep.as_fd())
     }
 
-    /// Only this stops peers from ringing: a caller may arm the group, poll it and then sleep.
+    /// Only after this are bells cleared: a caller may arm the group, poll it and then sleep.
     fn acknowledge_wake(&mut self) {
         self.asleep = None;
         self.answer_bells();

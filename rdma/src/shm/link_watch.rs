@@ -13,8 +13,11 @@ const BLOCK: usize = 64;
 /// Number of rounds without news of its links after which a block is quiet.
 const ROUNDS_UNTIL_QUIET: u64 = 1024;
 
-/// The links of a group, in blocks. Each round looks at those blocks that had news lately, and at
-/// one more, in turn.
+/// Number of rounds after each of which one more block is looked at.
+const ROUNDS_FOR_QUIET: u64 = 8;
+
+/// The links of a group, in blocks. Each round looks at those blocks that had news lately. The
+/// others have their turn once in a while.
 pub(super) struct LinkWatch {
     links: Vec<WatchedLink>,
     /// Latest round with news of each block.
@@ -69,14 +72,16 @@ impl LinkWatch {
         self.links.iter().map(|link| link.slot)
     }
 
-    /// Appends the slots of links whose peers have news. Those of a quiet block may be seen as many
-    /// rounds later as there are blocks.
+    /// Appends the slots of links whose peers have news. Those of a quiet block may be seen later,
+    /// by [`ROUNDS_FOR_QUIET`] rounds for each block.
     pub(super) fn look(&mut self, slots: &mut Vec<u32>) {
         self.round += 1;
-        let turn = self.round % self.links.len().div_ceil(BLOCK).max(1) as u64;
+        let blocks = self.links.len().div_ceil(BLOCK).max(1) as u64;
+        let has_turn = self.round.is_multiple_of(ROUNDS_FOR_QUIET);
+        let turn = has_turn.then_some(self.round / ROUNDS_FOR_QUIET % blocks);
         let blocks = self.links.chunks_mut(BLOCK).zip(&mut self.news_rounds);
         for ((links, news_round), block) in blocks.zip(0..) {
-            if self.round - *news_round > ROUNDS_UNTIL_QUIET && block != turn {
+            if self.round - *news_round > ROUNDS_UNTIL_QUIET && Some(block) != turn {
                 continue;
             }
             for link in links {
@@ -137,7 +142,8 @@ mod tests {
             assert_eq!(look(&mut watch), []);
         }
         words.iter().for_each(|word| word.store(1, Ordering::Relaxed));
-        assert_eq!(look(&mut watch).len(), BLOCK);
+        let seen: usize = (0..ROUNDS_FOR_QUIET).map(|_| look(&mut watch).len()).sum();
+        assert_eq!(seen, BLOCK);
     }
 
     proptest! {
@@ -172,7 +178,7 @@ mod tests {
                             }
                             for age in present.values_mut().flatten() {
                                 *age += 1;
-                                prop_assert!(*age <= 2 * links.div_ceil(BLOCK));
+                                prop_assert!(*age <= 2 * ROUNDS_FOR_QUIET as usize * links.div_ceil(BLOCK));
                             }
                         }
                     }

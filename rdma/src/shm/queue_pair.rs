@@ -28,8 +28,6 @@ pub(super) struct ShmQueuePair {
     responder: RingResponder,
     /// True while the queue pair is in its group's `due` list.
     due: bool,
-    /// True from when the peer was asked to ring until that was withdrawn.
-    armed: bool,
 }
 
 enum QpStage {
@@ -56,7 +54,6 @@ impl ShmQueuePair {
             requester: RingRequester::new(limits),
             responder: RingResponder::new(limits),
             due: false,
-            armed: false,
         }
     }
 
@@ -263,13 +260,12 @@ impl ShmQueuePair {
     pub(super) fn fall_asleep(&mut self, what: WakeFor) {
         if matches!(self.stage, QpStage::Connected(_)) {
             self.link.fall_asleep(self.wanted(what));
-            self.armed = true;
         }
     }
 
     /// Whether the peer was asked to ring since [`ShmQueuePair::wake_up`]. It rings once.
     pub(super) fn is_armed(&self) -> bool {
-        self.armed
+        self.link.is_asleep(WakeFor::Arrivals)
     }
 
     /// Requests that the peer rings for news that have become relevant since the group armed
@@ -293,7 +289,7 @@ impl ShmQueuePair {
 
     /// Withdraws the request to ring; returns whether there was one.
     pub(super) fn wake_up(&mut self) -> bool {
-        let was_armed = core::mem::take(&mut self.armed);
+        let was_armed = self.is_armed();
         if was_armed {
             self.link.wake_up();
         }

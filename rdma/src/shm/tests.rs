@@ -364,6 +364,29 @@ fn a_poll_leaves_the_wake_up_to_a_sleeper() {
     assert_eq!(flushed.len(), 1);
 }
 
+/// A peer stays asked to ring while the group is awake, and rings once.
+#[test]
+fn a_peer_that_rings_an_awake_group_is_noticed_before_it_sleeps() {
+    let mut victim = Victim::new();
+    let (qp, peer) = victim.connect();
+    let send = || {
+        request(&peer, RequestRecord::Send { part: part(8, true, true), invalidate: None }, 8);
+        peer.tell(PeerNews { records: true, read: false });
+    };
+    victim.recv(qp, 1);
+    victim.recv(qp, 2);
+    victim.poll();
+    assert!(!victim.group.arm(WakeFor::Arrivals));
+    victim.group.acknowledge_wake();
+    send();
+    assert!(victim.group.arm(WakeFor::Arrivals));
+    assert!(!victim.is_readable());
+    assert_eq!(victim.poll().len(), 1);
+    assert!(!victim.group.arm(WakeFor::Arrivals));
+    send();
+    assert!(victim.is_readable());
+}
+
 /// A queue pair may be connected after its group was armed.
 #[test]
 fn a_connection_after_arming_wakes() {
