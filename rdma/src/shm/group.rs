@@ -68,7 +68,7 @@ pub struct ShmGroup {
     /// Slots of queue pairs whose peers are not asked to ring. A peer that has been asked stays so
     /// until the queue pair has a turn while the group is awake.
     unarmed: Vec<u32>,
-    /// What all peers that are asked to ring do at least ring for.
+    /// The least that peers that are asked to ring do ring for.
     armed_for: WakeFor,
 }
 
@@ -229,7 +229,7 @@ impl ShmGroup {
             let Some(slot) = self.qps.find(qpn) else { continue };
             let qp = self.qps.get_mut(slot);
             let is_gone = qp.silence_bell();
-            // The peer rings no more until it is asked again.
+            // The peer does not ring until it is asked again.
             if qp.wake_up() {
                 self.unarmed.push(slot);
             }
@@ -405,8 +405,7 @@ impl Group<Shm> for ShmGroup {
             }
             !qp.is_armed()
         });
-        let unsure = !due.is_empty();
-        unsure
+        !due.is_empty()
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {

@@ -1,4 +1,4 @@
-//! The links of a group, of which it looks for news of their peers.
+//! The links of a group, in which it looks for news of their peers.
 //!
 //! A word in the memory of each link says whether there is news. It costs a cache miss where the
 //! peer was last to use it, and often where nobody used it for long, so that a group with thousands
@@ -13,7 +13,7 @@ const BLOCK: usize = 64;
 /// Number of rounds without news of its links after which a block is quiet.
 const ROUNDS_UNTIL_QUIET: u64 = 1024;
 
-/// Number of rounds after each of which one more block is looked at.
+/// Interval in rounds at which one more block is looked at.
 const ROUNDS_FOR_QUIET: u64 = 8;
 
 /// The links of a group, in blocks. Each round looks at those blocks that had news lately. The
