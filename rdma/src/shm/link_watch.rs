@@ -67,6 +67,10 @@ impl LinkWatch {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
     /// The slots of all links.
     pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
         self.links.iter().map(|link| link.slot)
