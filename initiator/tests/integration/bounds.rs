@@ -141,8 +141,8 @@ fn rings_and_traces_have_bounds() {
         assert_eq!(host.ring(usize::MAX).depth(), Ring::MAX_DEPTH);
         let mut ring = host.ring(0);
         assert_eq!(ring.depth(), 1);
-        ring.read(&namespace, 0, slice(512), 0).unwrap();
         host.start_trace(usize::MAX);
+        ring.read(&namespace, 0, slice(512), 0).unwrap();
         assert_eq!(ring.wait(1, None, &mut Vec::new()), 1);
         assert_eq!(host.take_trace().unwrap().commands.len(), 1);
     }
