@@ -56,10 +56,12 @@ impl Queue {
             }
             _ => self.parse_control(sqe),
         };
-        match parsed {
-            Err(outcome) if !outcome.status.is_success() => Err(self.refused(now, sqe, outcome)),
-            parsed => parsed,
+        if let Err(outcome) = parsed
+            && !outcome.status.is_success()
+        {
+            return Err(self.refused(now, sqe, outcome));
         }
+        parsed
     }
 
     /// Checks a command that is no I/O command of a queue that accepts these.

@@ -259,7 +259,7 @@ impl NamespaceIo {
 impl CoreNamespaceIo {
     /// Counts a completed command. `open` returns the counters of its namespace for this core; it
     /// is called only for the core's first command to that namespace.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn count(
         &mut self,
         work: &IoWork,
@@ -272,7 +272,20 @@ impl CoreNamespaceIo {
         if let Some((_, io)) = known.filter(|(index, _)| *index == work.namespace) {
             return io.count(work, latency, succeeded);
         }
-        let Some(io) = open() else { return };
+        self.count_first(work, latency, succeeded, open());
+    }
+
+    /// Counts the core's first command to a namespace, and keeps its counters.
+    #[cold]
+    fn count_first(
+        &mut self,
+        work: &IoWork,
+        latency: Latency,
+        succeeded: bool,
+        io: Option<Arc<NamespaceIo>>,
+    ) {
+        let slot = work.namespace.slot as usize;
+        let Some(io) = io else { return };
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }

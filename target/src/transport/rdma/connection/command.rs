@@ -77,10 +77,11 @@ impl<P: Provider> Connection<P> {
             self.complete(context, permit, refusal.into(), ResponseData::None(None));
             return Ok(());
         }
-        match self.queue.parse_in(&context.core.exports, context.core.now, &sqe) {
-            Ok(command) => self.place(context, permit, &sqe, &command, in_capsule),
+        // Matched by reference: the command stays where it was parsed.
+        match &self.queue.parse_in(&context.core.exports, context.core.now, &sqe) {
+            Ok(command) => self.place(context, permit, &sqe, command, in_capsule),
             Err(outcome) => {
-                self.complete(context, permit, outcome, ResponseData::None(None));
+                self.complete(context, permit, *outcome, ResponseData::None(None));
                 Ok(())
             }
         }
@@ -146,20 +147,19 @@ impl<P: Provider> Connection<P> {
         work: &CommandWork,
         host: HostData,
     ) -> Result<(), Ended> {
-        if let (
-            CommandWork::Io(work @ IoWork { kind: IoKind::ReadZeros, .. }),
-            HostData::Returned(to),
-        ) = (work, host)
-        {
-            self.return_zeros(context, permit, work, to);
-            return Ok(());
-        }
-        if let (
-            CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }),
-            HostData::Returned(to),
-        ) = (work, host)
-        {
-            return self.read_list(context, permit, list, to);
+        match (work, host) {
+            (
+                CommandWork::Io(read @ IoWork { kind: IoKind::ReadZeros, .. }),
+                HostData::Returned(to),
+            ) => {
+                self.return_zeros(context, permit, read, to);
+                return Ok(());
+            }
+            (
+                CommandWork::Io(list @ IoWork { kind: IoKind::ReadRanges { .. }, .. }),
+                HostData::Returned(to),
+            ) => return self.read_list(context, permit, list, to),
+            _ => {}
         }
         match host.place(work) {
             DataPlace::Ready(data) => self.execute(context, permit, work, data),
