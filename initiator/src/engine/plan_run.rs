@@ -264,28 +264,28 @@ impl HostEngine {
         while let Some(index) = run.ranges.next() {
             let (entry, route) = run.state.entry(index);
             let owner = RangeOwner::Plan { plan: run.plan, index };
-            let target = &self.controllers[key].target;
-            let admitted = self.controllers[key].namespace(route.namespace);
-            let result = admitted.map(drop).map_err(|error| error.of_target(target));
+            let controller = &self.controllers[key];
             let Some(mut slice) = outbox.part(run.plan, entry.dst, entry.length) else {
                 break;
             };
             let keys = run.state.keys(route);
-            let scope = &self.controllers[key].scope;
-            let keys = match keys.scope == scope.id() {
-                true => Ok(keys),
+            let keys = match controller.namespace(route.namespace) {
+                Err(error) => Err(error),
+                Ok(_) if keys.scope == controller.scope.id() => Ok(keys),
                 // The provider was changed after the plan was submitted.
-                false => slice.keys(&**scope).map_err(|error| Error::from(error).of_target(target)),
+                Ok(_) => slice.keys(&*controller.scope).map_err(Error::from),
             };
-            let result = result.and(keys.as_ref().map(drop).map_err(Error::clone));
-            if result.is_err() || entry.length == 0 {
-                let counters = &mut self.counters;
-                counters.ranges += u64::from(result.is_ok());
-                counters.ranges_failed += u64::from(result.is_err());
-                outbox.complete(owner, slice, result, RangeService::default());
-                continue;
-            }
-            let keys = keys.unwrap_or(Keys::NONE);
+            let keys = match keys {
+                Ok(keys) if entry.length > 0 => keys,
+                ended => {
+                    self.counters.ranges += u64::from(ended.is_ok());
+                    self.counters.ranges_failed += u64::from(ended.is_err());
+                    let result = ended.map(drop);
+                    let result = result.map_err(|error| error.of_target(&controller.target));
+                    outbox.complete(owner, slice, result, RangeService::default());
+                    continue;
+                }
+            };
             let submission = Submission {
                 controller: key,
                 namespace: route.namespace,

@@ -73,9 +73,9 @@ impl HostEngine {
     }
 
     pub(crate) fn remove_op(&mut self, op_key: RangeKey) -> RangeOp {
-        let op = self.ops.remove(op_key);
+        let op = &self.ops[op_key];
         self.controllers[op.controller].ranges.unissued_bytes -= op.unissued();
-        op
+        self.ops.remove(op_key)
     }
 
     /// Queues a new range for its controller and sets its times.

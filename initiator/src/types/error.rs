@@ -50,8 +50,13 @@ impl fmt::Display for SubsystemAddress {
 }
 
 /// Error of an operation: its kind, and the subsystem, namespace and range that it concerns.
+///
+/// It is one pointer, since the result of each range passes through several calls.
 #[derive(Clone, Debug)]
-pub struct Error {
+pub struct Error(Box<ErrorParts>);
+
+#[derive(Clone, Debug)]
+struct ErrorParts {
     kind: ErrorKind,
     about: Option<Arc<SubsystemAddress>>,
     nsid: Option<Nsid>,
@@ -61,50 +66,50 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self { kind, about: None, nsid: None, range: None, attempts: 0 }
+        Self(Box::new(ErrorParts { kind, about: None, nsid: None, range: None, attempts: 0 }))
     }
 
     /// Returns the kind of error, which does not include the subsystem, namespace and range.
     pub fn kind(&self) -> &ErrorKind {
-        &self.kind
+        &self.0.kind
     }
 
     /// Returns the family of the error's kind: undecodable data, an error of the peer, or a local
     /// one.
     pub fn family(&self) -> ErrorFamily {
-        self.kind.family()
+        self.0.kind.family()
     }
 
     /// Returns the subsystem that the error concerns, if it concerns one.
     pub fn target(&self) -> Option<&SubsystemAddress> {
-        self.about.as_deref()
+        self.0.about.as_deref()
     }
 
     /// Returns the namespace that the error concerns, if it concerns one.
     pub fn nsid(&self) -> Option<Nsid> {
-        self.nsid
+        self.0.nsid
     }
 
     /// Returns the first byte of the range that failed, counted from the beginning of the
     /// namespace.
     pub fn offset(&self) -> Option<u64> {
-        self.range.map(|(offset, _)| offset)
+        self.0.range.map(|(offset, _)| offset)
     }
 
     /// Returns the length in bytes of the range that failed.
     pub fn length(&self) -> Option<u64> {
-        self.range.map(|(_, length)| length)
+        self.0.range.map(|(_, length)| length)
     }
 
     /// Returns how often the range was started; 0 if no command was sent, or no range failed.
     pub fn attempts(&self) -> u32 {
-        self.attempts
+        self.0.attempts
     }
 
     /// Returns whether the same operation may succeed later, or on another target that has the same
     /// bytes, without opening the namespace again.
     pub fn is_retryable(&self) -> bool {
-        match &self.kind {
+        match &self.0.kind {
             ErrorKind::Status(status) => !status.do_not_retry(),
             ErrorKind::Authentication { reason } => !reason.is_final(),
             ErrorKind::Unreachable(_)
@@ -118,7 +123,7 @@ impl Error {
 
     /// Returns whether the subsystem has no such namespace: it never existed, or was removed.
     pub fn is_no_namespace(&self) -> bool {
-        match &self.kind {
+        match &self.0.kind {
             ErrorKind::NoNamespace(_) => true,
             ErrorKind::Status(status) => status.is(Status::INVALID_NAMESPACE_OR_FORMAT),
             _ => false,
@@ -128,7 +133,7 @@ impl Error {
     /// Returns whether the operation may succeed over another path to the namespace: there was no
     /// connection, or the status is a path related one (Base, 4.2.3.4).
     pub(crate) fn is_of_path(&self) -> bool {
-        match &self.kind {
+        match &self.0.kind {
             ErrorKind::Status(status) => status.is_path_related(),
             ErrorKind::Unreachable(_)
             | ErrorKind::ConnectRefused { .. }
@@ -143,29 +148,29 @@ impl Error {
 
     /// Returns the NVMe status of the controller's response, if that is the kind of the error.
     pub fn status(&self) -> Option<Status> {
-        match self.kind {
+        match self.0.kind {
             ErrorKind::Status(status) => Some(status),
             _ => None,
         }
     }
 
     pub(crate) fn of_target(mut self, target: &Arc<SubsystemAddress>) -> Self {
-        self.about.get_or_insert_with(|| Arc::clone(target));
+        self.0.about.get_or_insert_with(|| Arc::clone(target));
         self
     }
 
     pub(crate) fn of_namespace(mut self, nsid: Nsid) -> Self {
-        self.nsid.get_or_insert(nsid);
+        self.0.nsid.get_or_insert(nsid);
         self
     }
 
     pub(crate) fn of_attempts(mut self, attempts: u32) -> Self {
-        self.attempts = attempts;
+        self.0.attempts = attempts;
         self
     }
 
     pub(crate) fn of_range(mut self, offset: u64, length: u64) -> Self {
-        self.range = Some((offset, length));
+        self.0.range = Some((offset, length));
         self
     }
 }
@@ -196,18 +201,18 @@ impl From<nvme_proto::Truncated> for Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some((offset, length)) = self.range {
+        if let Some((offset, length)) = self.0.range {
             write!(f, "{length} bytes at {offset}")?;
-            f.write_str(if self.nsid.is_some() { " of " } else { ": " })?;
+            f.write_str(if self.0.nsid.is_some() { " of " } else { ": " })?;
         }
-        if let Some(nsid) = self.nsid {
+        if let Some(nsid) = self.0.nsid {
             write!(f, "namespace {nsid}")?;
-            f.write_str(if self.about.is_some() { " of " } else { ": " })?;
+            f.write_str(if self.0.about.is_some() { " of " } else { ": " })?;
         }
-        if let Some(target) = &self.about {
+        if let Some(target) = &self.0.about {
             write!(f, "{target}: ")?;
         }
-        fmt::Display::fmt(&self.kind, f)
+        fmt::Display::fmt(&self.0.kind, f)
     }
 }
 
@@ -215,7 +220,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         // The text of `self` contains the text of that error, so its source comes next in the
         // chain.
-        match &self.kind {
+        match &self.0.kind {
             ErrorKind::Io(error) => error.source(),
             ErrorKind::Lost { cause, .. } => cause.source(),
             _ => None,
