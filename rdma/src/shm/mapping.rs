@@ -14,11 +14,13 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::news_count::NewsCount;
-use super::ring::{RING_BYTES, SharedRing};
+use super::ring::{RingSize, SharedRing};
 
 const PAGE_BYTES: usize = 4096;
+/// Size of the rings that one end writes.
+const RINGS_BYTES: usize = (RingSize::REQUESTS.bytes() + RingSize::ANSWERS.bytes()) as usize;
 /// Size of the whole memory.
-const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES;
+const MAPPING_BYTES: usize = PAGE_BYTES + 2 * RINGS_BYTES;
 /// Distance in bytes between the words that one end writes and those of the other.
 const END_BYTES: usize = 1024;
 /// Distance in bytes between words that are written at different times: two cache lines, since
@@ -133,12 +135,17 @@ impl SharedMapping {
 
     pub(super) fn ring(&self, writer: ShmEnd, which: RingUse) -> SharedRing<'_> {
         let slot = which as usize;
+        let (size, at) = match which {
+            RingUse::Requests => (RingSize::REQUESTS, 0),
+            RingUse::Answers => (RingSize::ANSWERS, RingSize::REQUESTS.bytes() as usize),
+        };
         SharedRing {
             head: self.word(writer, 0, slot),
             tail: self.word(writer.other(), 1, slot),
             news_of_writer: self.news(writer),
             news_of_reader: self.news(writer.other()),
-            data: self.at(PAGE_BYTES + (2 * writer as usize + slot) * RING_BYTES),
+            size,
+            data: self.at(PAGE_BYTES + writer as usize * RINGS_BYTES + at),
         }
     }
 

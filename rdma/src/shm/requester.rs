@@ -241,12 +241,13 @@ impl RingRequester {
         if self.sent > 0 {
             return false;
         }
-        if !self.requests.has_room(total) {
+        let ring = link.outgoing(RingUse::Requests);
+        if !self.requests.has_room(&ring, total) {
             // A position that is impossible is found again, and reported, by `retire`.
-            let read = self.requests.refresh(&link.outgoing(RingUse::Requests));
+            let read = self.requests.refresh(&ring);
             self.peer_has_read |= read.unwrap_or(false);
         }
-        self.requests.has_room(total)
+        self.requests.has_room(&ring, total)
     }
 
     /// Reserves a record for the first of `total` bytes that the caller places itself.

@@ -16,7 +16,7 @@ use super::mapping::RingUse;
 use super::message::{CmMessageKind, ShmCmMessage};
 use super::queue_pair::ShmQueuePair;
 use super::record::{AnswerRecord, MessagePart, Refusal, RequestRecord};
-use super::ring::RING_BYTES;
+use super::ring::RingSize;
 use super::ring::RingWriter;
 use super::shared::ShmGroupMessage;
 use super::sleep_word::PeerNews;
@@ -170,7 +170,7 @@ fn answer(link: &ShmLink, answer: AnswerRecord, length: u32) {
 
 const ATTACKS: [(&str, Attack); 24] = [
     ("a head beyond the ring", |_, link| {
-        link.outgoing(RingUse::Requests).head.store(RING_BYTES as u64 + 64, Relaxed);
+        link.outgoing(RingUse::Requests).head.store(RingSize::REQUESTS.bytes() + 64, Relaxed);
     }),
     ("an odd head", |_, link| link.outgoing(RingUse::Requests).head.store(1, Relaxed)),
     ("a head of answers beyond", |_, link| {
@@ -410,7 +410,7 @@ fn a_peer_that_does_not_count_is_served_before_a_sleep() {
     assert!(victim.poll().is_empty());
     victim.recv(qp, 1);
     let ring = peer.outgoing(RingUse::Requests);
-    ring.head.store(RING_BYTES as u64 + 64, Relaxed);
+    ring.head.store(RingSize::REQUESTS.bytes() + 64, Relaxed);
     assert!(victim.poll().is_empty());
     assert!(victim.group.arm(WakeFor::Arrivals));
     assert_eq!(victim.poll().len(), 1, "the receive is flushed");

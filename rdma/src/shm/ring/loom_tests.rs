@@ -9,7 +9,8 @@ use super::*;
 use crate::WakeFor;
 use crate::shm::sleep_word::{PeerNews, SleepWord, publish_sleep};
 
-const WORDS: usize = RING_BYTES / size_of::<u64>();
+const RING: u64 = RingSize::REQUESTS.bytes();
+const WORDS: usize = RING as usize / size_of::<u64>();
 /// Bytes of payload, with which a record takes two lines.
 const LONG: u32 = 40;
 const LINES: u64 = RING / ALIGNMENT;
@@ -54,6 +55,7 @@ impl ModelRing {
             tail: &self.tail,
             news_of_writer: NewsCount(&self.writer_news),
             news_of_reader: NewsCount(&self.reader_news),
+            size: RingSize::REQUESTS,
             data,
         }
     }

@@ -6,6 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+const RING: u64 = RingSize::REQUESTS.bytes();
+
 /// A ring in memory of this process.
 struct OwnRing {
     head: AtomicU64,
@@ -14,7 +16,7 @@ struct OwnRing {
     data: *mut AtomicU64,
 }
 
-const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(RING_BYTES, 4096) {
+const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(RING as usize, 4096) {
     Ok(layout) => layout,
     Err(_) => panic!("a valid layout"),
 };
@@ -34,6 +36,7 @@ impl OwnRing {
             tail: &self.tail,
             news_of_writer: NewsCount(writer),
             news_of_reader: NewsCount(reader),
+            size: RingSize::REQUESTS,
             data: self.data,
         }
     }
@@ -119,7 +122,7 @@ proptest! {
                 writer.refresh(&ring).unwrap();
             }
         }
-        if writer.has_room(total) {
+        if writer.has_room(&ring, total) {
             let mut left = total;
             while left > 0 {
                 let length = left.min(MAX_PAYLOAD);
@@ -150,7 +153,7 @@ proptest! {
             let mut records = 0;
             while let Ok(Some(record)) = reader.next(&ring) {
                 let start = record.payload as usize - own.data as usize;
-                prop_assert!(start + record.length() as usize <= RING_BYTES);
+                prop_assert!(start + record.length() as usize <= RING as usize);
                 reader.finish(&record);
                 records += 1;
                 prop_assert!(records <= RING / ALIGNMENT);

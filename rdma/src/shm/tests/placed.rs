@@ -5,7 +5,7 @@ use crate::WriteRoom;
 use crate::shm::ring::{MAX_PAYLOAD, RingReader};
 
 /// Bytes of a write after which a second write of this size has no room until the peer has read.
-const MOST: u32 = RING_BYTES as u32 / 8 * 7;
+const MOST: u32 = RingSize::REQUESTS.bytes() as u32 / 8 * 7;
 
 /// Fills a room with a byte and sends it to address 7 under key 9.
 fn place(victim: &mut Victim, qp: QpKey, room: WriteRoom, byte: u8) -> bool {
