@@ -16,7 +16,6 @@ use crate::engine::range_owner::RangeOwner;
 use crate::engine::results::Outbox;
 use crate::engine::session::ControllerPhase;
 use crate::engine::{HostEngine, earliest};
-use crate::memory::region::Keys;
 use crate::types::error::{Error, ErrorKind};
 use crate::types::options::BatchOptions;
 
