@@ -447,7 +447,7 @@ fn forged(present: u64, how: u8, value: u64) -> u64 {
         1 => present.wrapping_add(value % 5 * 64),
         2 => present.wrapping_sub(value % 5 * 64),
         3 => present ^ 1 << (value % 64),
-        4 => RING_BYTES.wrapping_add(present).wrapping_sub(value % 3 * 64),
+        4 => RING_BYTES[(value % 2) as usize].wrapping_add(present).wrapping_sub(value % 3 * 64),
         _ => value % 4,
     }
 }

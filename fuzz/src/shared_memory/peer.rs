@@ -19,11 +19,11 @@ use rustix::net::{
 
 use super::memory::without_secrets;
 
-/// Bytes of each of the four rings.
-pub(super) const RING_BYTES: u64 = 1 << 20;
+/// Bytes of the rings that an end writes: that of requests and that of answers.
+pub(super) const RING_BYTES: [u64; 2] = [1 << 20, 256 << 10];
 const PAGE_BYTES: usize = 4096;
 /// Bytes of the memory.
-pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 4 * RING_BYTES as usize;
+pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 2 * (RING_BYTES[0] + RING_BYTES[1]) as usize;
 /// The seals that a passive end insists on.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const HEADER_BYTES: usize = 32;
@@ -120,15 +120,16 @@ impl HostileLink {
 
     /// Where a position of a ring is.
     pub(super) fn in_ring(writer: usize, ring: usize, position: u64) -> usize {
-        PAGE_BYTES + (2 * writer + ring) * RING_BYTES as usize + (position % RING_BYTES) as usize
+        let before = writer as u64 * (RING_BYTES[0] + RING_BYTES[1]) + ring as u64 * RING_BYTES[0];
+        PAGE_BYTES + (before + position % RING_BYTES[ring]) as usize
     }
 
     /// Writes a record behind those before it, with as much of its payload as there is room for.
     pub(super) fn record(&mut self, ring: usize, words: [u64; 4], fill: u8) {
         let length = words[0] & u64::from(u32::MAX);
         let size = (HEADER_BYTES as u64 + length).next_multiple_of(64);
-        let before_end = RING_BYTES - self.written[ring] % RING_BYTES;
-        if size > before_end && size <= RING_BYTES {
+        let before_end = RING_BYTES[ring] - self.written[ring] % RING_BYTES[ring];
+        if size > before_end && size <= RING_BYTES[ring] {
             let at = Self::in_ring(self.end, ring, self.written[ring]);
             self.store(at, before_end - HEADER_BYTES as u64);
             self.written[ring] += before_end;
@@ -138,14 +139,14 @@ impl HostileLink {
         for (index, word) in words.into_iter().enumerate() {
             self.store(at + 8 * index, word);
         }
-        let room = RING_BYTES - position % RING_BYTES - HEADER_BYTES as u64;
+        let room = RING_BYTES[ring] - position % RING_BYTES[ring] - HEADER_BYTES as u64;
         let length = length.min(room).min(1 << 17) as usize;
         let fill = without_secrets(fill.into()) as u8;
         if length > 0 {
             // SAFETY: within the ring; no reference to its bytes exists.
             unsafe { self.place(at + HEADER_BYTES).write_bytes(fill, length) };
         }
-        self.written[ring] = position + size.min(RING_BYTES);
+        self.written[ring] = position + size.min(RING_BYTES[ring]);
     }
 
     /// Says how far its ring is written.
@@ -163,13 +164,14 @@ impl HostileLink {
     pub(super) fn take(&mut self, ring: usize) -> Option<[u64; 4]> {
         let head = self.load(Self::offset(HostileWord::Head { writer: self.other(), ring }));
         let position = self.read[ring];
-        if head <= position || head - position > RING_BYTES || !position.is_multiple_of(64) {
+        if head <= position || head - position > RING_BYTES[ring] || !position.is_multiple_of(64) {
             return None;
         }
         let at = Self::in_ring(self.other(), ring, position);
         let words = core::array::from_fn(|index| self.load(at + 8 * index));
         let length = words[0] & u64::from(u32::MAX);
-        self.read[ring] += (HEADER_BYTES as u64 + length).next_multiple_of(64).min(RING_BYTES);
+        self.read[ring] +=
+            (HEADER_BYTES as u64 + length).next_multiple_of(64).min(RING_BYTES[ring]);
         let tail = HostileWord::Tail { writer: self.other(), ring };
         self.store(Self::offset(tail), self.read[ring]);
         Some(words)
@@ -181,11 +183,11 @@ impl HostileLink {
         for ring in 0..2 {
             let head = self.load(Self::offset(HostileWord::Head { writer: self.other(), ring }));
             let from = self.searched[ring];
-            if head <= from || head - from > RING_BYTES {
+            if head <= from || head - from > RING_BYTES[ring] {
                 continue;
             }
             self.searched[ring] = head;
-            let before_end = (head - from).min(RING_BYTES - from % RING_BYTES);
+            let before_end = (head - from).min(RING_BYTES[ring] - from % RING_BYTES[ring]);
             for (from, length) in [(from, before_end), (0, head - from - before_end)] {
                 if length > 0 {
                     let place = self.place(Self::in_ring(self.other(), ring, from));
