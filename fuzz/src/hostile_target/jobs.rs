@@ -31,7 +31,7 @@ pub(super) enum InitiatorJob {
 pub(super) enum JobOutcome {
     Connected(Result<Controller, Error>),
     Opened(Result<Namespace, Error>),
-    Transferred(FinishedJob),
+    Transferred(Box<FinishedJob>),
     Nothing,
 }
 
@@ -79,7 +79,7 @@ impl InitiatorJob {
             }
             Self::Batch(batch) => Pin::new(&mut batch.pending)
                 .poll(&mut context)
-                .map(|outcomes| JobOutcome::Transferred(batch.finish(outcomes))),
+                .map(|outcomes| JobOutcome::Transferred(Box::new(batch.finish(outcomes)))),
         }
     }
 }

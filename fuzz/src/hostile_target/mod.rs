@@ -282,7 +282,7 @@ impl TargetWorld {
                     if self.target.truthful {
                         finished.check_bytes();
                     }
-                    self.finished.push(finished);
+                    self.finished.push(*finished);
                 }
                 JobOutcome::Nothing => {}
             }

@@ -180,21 +180,21 @@ impl HostileLink {
     /// Looks at everything that the other end has published since it was last asked, and panics
     /// where that has secrets.
     pub(super) fn search_for_secrets(&mut self) {
-        for ring in 0..2 {
+        for (ring, bytes) in RING_BYTES.into_iter().enumerate() {
             let head = self.load(Self::offset(HostileWord::Head { writer: self.other(), ring }));
             let from = self.searched[ring];
-            if head <= from || head - from > RING_BYTES[ring] {
+            if head <= from || head - from > bytes {
                 continue;
             }
             self.searched[ring] = head;
-            let before_end = (head - from).min(RING_BYTES[ring] - from % RING_BYTES[ring]);
+            let before_end = (head - from).min(bytes - from % bytes);
             for (from, length) in [(from, before_end), (0, head - from - before_end)] {
                 if length > 0 {
                     let place = self.place(Self::in_ring(self.other(), ring, from));
                     // SAFETY: within the ring, which nobody else writes: all ends are in this
                     // thread.
-                    let bytes = unsafe { core::slice::from_raw_parts(place, length as usize) };
-                    assert!(!super::memory::has_secrets(bytes), "the peer was sent secrets");
+                    let place = unsafe { core::slice::from_raw_parts(place, length as usize) };
+                    assert!(!super::memory::has_secrets(place), "the peer was sent secrets");
                 }
             }
         }

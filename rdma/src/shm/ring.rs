@@ -76,7 +76,7 @@ pub(super) struct SharedRing<'a, W = AtomicU64> {
     pub(super) news_of_writer: NewsCount<'a, W>,
     pub(super) news_of_reader: NewsCount<'a, W>,
     pub(super) size: RingSize,
-    /// As many bytes, aligned to a cache line.
+    /// The bytes of the ring, aligned to a cache line.
     pub(super) data: *mut W,
 }
 
