@@ -35,7 +35,7 @@ enum Bug {
     Target(Target),
 }
 
-const BUGS: [(&str, Bug); 18] = [
+const BUGS: &[(&str, Bug)] = &[
     ("drop-flush", Bug::Target(Target::DropFlush)),
     ("ignore-fua", Bug::Target(Target::IgnoreFua)),
     ("acknowledge-early", Bug::Target(Target::AcknowledgeEarly)),
@@ -60,7 +60,7 @@ const BUGS: [(&str, Bug); 18] = [
 fn main() -> ExitCode {
     let args = Args::parse();
     if let Some(name) = args.bug.iter().find(|name| BUGS.iter().all(|(known, _)| known != name)) {
-        let known = BUGS.map(|(name, _)| name).join(", ");
+        let known = BUGS.iter().map(|(name, _)| *name).collect::<Vec<_>>().join(", ");
         eprintln!("there is no bug {name}; choose among {known}");
         return ExitCode::FAILURE;
     }
@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     let wanted = |name: &str| args.bug.is_empty() || args.bug.iter().any(|other| other == name);
     let mut well = true;
     println!("{:<24}{:>6}  how it was found", "bug", "seed");
-    for (name, bug) in BUGS.into_iter().filter(|(name, _)| wanted(name)) {
+    for &(name, bug) in BUGS.iter().filter(|(name, _)| wanted(name)) {
         let found = find(bug, args.seeds);
         well &= found.is_some();
         match found {
