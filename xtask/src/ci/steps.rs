@@ -49,8 +49,14 @@ pub(crate) const STEPS: &[CiStep] = &[
     CiStep {
         name: "clippy",
         when: When::Always,
-        reason: "lints of every crate",
-        run: |_| cargo("clippy --workspace --all-targets --locked -- -D warnings"),
+        reason: "lints of every crate, and of the program with the deliberate bugs",
+        run: |_| {
+            cargo("clippy --workspace --all-targets --locked -- -D warnings")?;
+            cargo(
+                "clippy --package feedrail-tests --bin sim-bugs --features deliberate-bugs \
+                 --locked -- -D warnings",
+            )
+        },
     },
     CiStep {
         name: "link-check",
