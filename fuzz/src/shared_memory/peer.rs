@@ -22,8 +22,10 @@ use super::memory::without_secrets;
 /// Bytes of the rings that an end writes: that of requests and that of answers.
 pub(super) const RING_BYTES: [u64; 2] = [1 << 20, 256 << 10];
 const PAGE_BYTES: usize = 4096;
+/// Bytes of both rings that an end writes.
+const END_RINGS_BYTES: u64 = RING_BYTES[0] + RING_BYTES[1];
 /// Bytes of the memory.
-pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 2 * (RING_BYTES[0] + RING_BYTES[1]) as usize;
+pub(super) const MAPPING_BYTES: usize = PAGE_BYTES + 2 * END_RINGS_BYTES as usize;
 /// The seals that a passive end insists on.
 pub(super) const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 const HEADER_BYTES: usize = 32;
@@ -120,7 +122,7 @@ impl HostileLink {
 
     /// Where a position of a ring is.
     pub(super) fn in_ring(writer: usize, ring: usize, position: u64) -> usize {
-        let before = writer as u64 * (RING_BYTES[0] + RING_BYTES[1]) + ring as u64 * RING_BYTES[0];
+        let before = writer as u64 * END_RINGS_BYTES + ring as u64 * RING_BYTES[0];
         PAGE_BYTES + (before + position % RING_BYTES[ring]) as usize
     }
 
@@ -193,8 +195,8 @@ impl HostileLink {
                     let place = self.place(Self::in_ring(self.other(), ring, from));
                     // SAFETY: within the ring, which nobody else writes: all ends are in this
                     // thread.
-                    let place = unsafe { core::slice::from_raw_parts(place, length as usize) };
-                    assert!(!super::memory::has_secrets(place), "the peer was sent secrets");
+                    let sent = unsafe { core::slice::from_raw_parts(place, length as usize) };
+                    assert!(!super::memory::has_secrets(sent), "the peer was sent secrets");
                 }
             }
         }

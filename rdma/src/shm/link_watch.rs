@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BLOCK: usize = 64;
 /// Number of rounds without news of its links after which a block is quiet.
 const ROUNDS_UNTIL_QUIET: u64 = 1024;
-
 /// Interval in rounds at which one more block is looked at.
 const ROUNDS_FOR_QUIET: u64 = 8;
 
@@ -158,6 +157,7 @@ mod tests {
         ) {
             let words: Vec<_> = (0..links).map(|_| AtomicU64::new(0)).collect();
             let mut watch = watch_of(&words);
+            let longest = 2 * ROUNDS_FOR_QUIET as usize * links.div_ceil(BLOCK);
             // Links in the list, and the rounds since the earliest news that were not seen.
             let mut present: BTreeMap<u32, Option<usize>> =
                 (0..links as u32).map(|slot| (slot, None)).collect();
@@ -182,7 +182,7 @@ mod tests {
                             }
                             for age in present.values_mut().flatten() {
                                 *age += 1;
-                                prop_assert!(*age <= 2 * ROUNDS_FOR_QUIET as usize * links.div_ceil(BLOCK));
+                                prop_assert!(*age <= longest);
                             }
                         }
                     }

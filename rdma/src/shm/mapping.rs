@@ -302,14 +302,20 @@ mod tests {
             ours.closed(end).store(value + 300, Relaxed);
         }
         let mut value = 0;
+        let mut behind = theirs.at(PAGE_BYTES).cast::<u8>();
         for end in [ShmEnd::Active, ShmEnd::Passive] {
             for which in [RingUse::Requests, RingUse::Answers] {
                 value += 1;
                 assert_eq!(theirs.ring(end, which).head.load(Relaxed), value);
                 assert_eq!(theirs.ring(end, which).tail.load(Relaxed), value + 100);
+                // One ring begins where the one before ends.
+                let ring = theirs.ring(end, which);
+                assert_eq!(ring.data.cast::<u8>(), behind);
+                behind = behind.wrapping_add(ring.size.bytes() as usize);
             }
             assert_eq!(theirs.asleep(end).load(Relaxed), value + 200);
             assert_eq!(theirs.closed(end).load(Relaxed), value + 300);
         }
+        assert_eq!(behind, theirs.base.as_ptr().cast::<u8>().wrapping_add(MAPPING_BYTES));
     }
 }

@@ -242,11 +242,12 @@ impl RingRequester {
             return false;
         }
         let ring = link.outgoing(RingUse::Requests);
-        if !self.requests.has_room(&ring, total) {
-            // A position that is impossible is found again, and reported, by `retire`.
-            let read = self.requests.refresh(&ring);
-            self.peer_has_read |= read.unwrap_or(false);
+        if self.requests.has_room(&ring, total) {
+            return true;
         }
+        // A position that is impossible is found again, and reported, by `retire`.
+        let read = self.requests.refresh(&ring);
+        self.peer_has_read |= read.unwrap_or(false);
         self.requests.has_room(&ring, total)
     }
 

@@ -53,7 +53,7 @@ const ALIGNMENT: u64 = 64;
 #[cfg(not(all(test, loom)))]
 pub(super) const MAX_PAYLOAD: u32 = 32 << 10;
 #[cfg(all(test, loom))]
-pub(super) const MAX_PAYLOAD: u32 = 1024 / 8 - HEADER_BYTES as u32;
+pub(super) const MAX_PAYLOAD: u32 = RingSize::REQUESTS.0 as u32 / 8 - HEADER_BYTES as u32;
 /// When the ring is empty and at least this much of it was used, the next small record goes to its
 /// beginning, so that connections with few requests touch only this part. A value half as large
 /// leaves less room for later records, since the skipped bytes count as used until the reader has
@@ -61,7 +61,7 @@ pub(super) const MAX_PAYLOAD: u32 = 1024 / 8 - HEADER_BYTES as u32;
 #[cfg(not(all(test, loom)))]
 const RESTART_BYTES: u64 = 32 << 10;
 #[cfg(all(test, loom))]
-const RESTART_BYTES: u64 = 1024 / 8;
+const RESTART_BYTES: u64 = RingSize::REQUESTS.0 / 8;
 /// Maximum payload of a small record.
 const RESTART_PAYLOAD: u32 = 8 << 10;
 /// Kind of a record without content. The kind is in bits 32 to 39 of the first word, above the

@@ -13,9 +13,11 @@ struct OwnRing {
     head: AtomicU64,
     tail: AtomicU64,
     news: [AtomicU64; 2],
+    size: RingSize,
     data: *mut AtomicU64,
 }
 
+/// Enough for a ring of any size.
 const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(RING as usize, 4096) {
     Ok(layout) => layout,
     Err(_) => panic!("a valid layout"),
@@ -23,10 +25,15 @@ const LAYOUT: std::alloc::Layout = match std::alloc::Layout::from_size_align(RIN
 
 impl OwnRing {
     fn new() -> Self {
+        Self::of(RingSize::REQUESTS)
+    }
+
+    fn of(size: RingSize) -> Self {
+        assert!(size.bytes() as usize <= LAYOUT.size());
         // SAFETY: the layout is not empty.
         let data = unsafe { std::alloc::alloc_zeroed(LAYOUT) };
-        let data = data.cast();
-        Self { head: AtomicU64::new(0), tail: AtomicU64::new(0), news: Default::default(), data }
+        let (data, word) = (data.cast(), || AtomicU64::new(0));
+        Self { head: word(), tail: word(), news: Default::default(), size, data }
     }
 
     fn shared(&self) -> SharedRing<'_> {
@@ -36,7 +43,7 @@ impl OwnRing {
             tail: &self.tail,
             news_of_writer: NewsCount(writer),
             news_of_reader: NewsCount(reader),
-            size: RingSize::REQUESTS,
+            size: self.size,
             data: self.data,
         }
     }
@@ -44,7 +51,7 @@ impl OwnRing {
 
 impl Drop for OwnRing {
     fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
+        // SAFETY: allocated in `of` with this layout.
         unsafe { std::alloc::dealloc(self.data.cast(), LAYOUT) };
     }
 }
@@ -69,13 +76,18 @@ fn read(reader: &mut RingReader, ring: &SharedRing<'_>) -> Option<(u8, Vec<u8>)>
     Some((u8::try_from(record.words[1]).unwrap(), bytes))
 }
 
+fn sizes() -> impl Strategy<Value = RingSize> {
+    prop::sample::select(vec![RingSize::REQUESTS, RingSize::ANSWERS])
+}
+
 proptest! {
     #[test]
     fn records_arrive_in_order_and_whole(
+        size in sizes(),
         lengths in prop::collection::vec(0..=MAX_PAYLOAD, 1..200),
         batch in 1..20usize,
     ) {
-        let own = OwnRing::new();
+        let own = OwnRing::of(size);
         let ring = own.shared();
         let (mut writer, mut reader) = (RingWriter::default(), RingReader::default());
         let (mut written, mut arrived) = (0, 0);
@@ -103,11 +115,12 @@ proptest! {
     /// Where the writer finds room for a number of bytes, it can write all of them in records.
     #[test]
     fn what_has_room_can_be_written(
+        size in sizes(),
         before in prop::collection::vec(0..=MAX_PAYLOAD, 0..40),
         unread in 0..40usize,
         total in 1..=RING as u32,
     ) {
-        let own = OwnRing::new();
+        let own = OwnRing::of(size);
         let ring = own.shared();
         let (mut writer, mut reader) = (RingWriter::default(), RingReader::default());
         for (index, &length) in before.iter().enumerate() {
@@ -135,12 +148,13 @@ proptest! {
     /// Whatever the peer writes into the words and the data, no access leaves the ring.
     #[test]
     fn a_writer_that_scribbles_is_noticed_or_bounded(
+        size in sizes(),
         head in any::<u64>(),
         near in 0..=2 * RING,
         words in prop::collection::vec(any::<[u64; 4]>(), 1..8),
         offset in 0..RING / ALIGNMENT,
     ) {
-        let own = OwnRing::new();
+        let own = OwnRing::of(size);
         let ring = own.shared();
         for (index, words) in words.into_iter().enumerate() {
             let place = (offset + index as u64 * 7) % (RING / ALIGNMENT) * ALIGNMENT;
@@ -153,10 +167,10 @@ proptest! {
             let mut records = 0;
             while let Ok(Some(record)) = reader.next(&ring) {
                 let start = record.payload as usize - own.data as usize;
-                prop_assert!(start + record.length() as usize <= RING as usize);
+                prop_assert!(start + record.length() as usize <= size.bytes() as usize);
                 reader.finish(&record);
                 records += 1;
-                prop_assert!(records <= RING / ALIGNMENT);
+                prop_assert!(records <= size.bytes() / ALIGNMENT);
             }
         }
     }
